@@ -9,6 +9,7 @@
 namespace muster {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 class Deadline {
  public:
@@ -22,14 +23,13 @@ class Deadline {
         at_(Clock::now() + limit_) {}
 
   // What it was set to, for messages.
-  std::chrono::milliseconds limit() const {
-    return std::chrono::floor<std::chrono::milliseconds>(limit_);
+  milliseconds limit() const {
+    return std::chrono::floor<milliseconds>(limit_);
   }
   bool passed() const { return Clock::now() >= at_; }
   // Time left, never negative, rounded up.
-  std::chrono::milliseconds left() const {
-    return std::max(std::chrono::milliseconds(0),
-                    std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()));
+  milliseconds left() const {
+    return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(at_ - Clock::now()));
   }
 
   // The same as poll() takes it; at most twelve days.

@@ -1,4 +1,4 @@
-// A list of tensors, as LibTorch's own functions take and return it.
+// LibTorch's tensor, and a list of them as its own functions take and return it.
 #pragma once
 
 #include <vector>
@@ -9,6 +9,7 @@ class Tensor;
 
 namespace muster {
 
-using Tensors = std::vector<at::Tensor>;
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
 
 }  // namespace muster

@@ -32,8 +32,7 @@ const std::string kNothing = "?";
 
 }  // namespace
 
-Agreement::Agreement(
-    c10::intrusive_ptr<c10d::Store> store, int rank, int size, bool every_call, RankNames names)
+Agreement::Agreement(StorePtr store, int rank, int size, bool every_call, RankNames names)
     : store_(std::move(store)),
       rank_(rank),
       size_(size),
@@ -96,9 +95,7 @@ void Agreement::compare(int64_t sequence,
 
 // The lock is free while it waits: a rank whose earlier call is stuck says so meanwhile, by
 // look_again() in another thread.
-void Agreement::before(int64_t sequence,
-                       const std::string& signature,
-                       std::chrono::milliseconds timeout) {
+void Agreement::before(int64_t sequence, const std::string& signature, milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
     if (!every_call_ && known_.contains(signature))

@@ -23,6 +23,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/rank_names.h"
+#include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
 
@@ -35,16 +36,12 @@ inline constexpr const char* kGivenUp = "gave up the group";
 class Agreement {
  public:
   // Messages call the ranks by `names`, or without any by their own numbers.
-  Agreement(c10::intrusive_ptr<c10d::Store> store,
-            int rank,
-            int size,
-            bool every_call,
-            RankNames names = {});
+  Agreement(StorePtr store, int rank, int size, bool every_call, RankNames names = {});
 
   // Before an operation; one after the other, in the order of their numbers. Collective (when the
   // signature is new). Blocking: until every rank published. Throws: invalid_argument showing both
   // signatures; timeout naming the ranks that did not come.
-  void before(int64_t sequence, const std::string& signature, std::chrono::milliseconds timeout);
+  void before(int64_t sequence, const std::string& signature, milliseconds timeout);
 
   // While an operation stays unanswered: publishes, and throws invalid_argument if a published one
   // differs.
@@ -92,7 +89,7 @@ class Agreement {
             const LateRanks& late_ranks) const;
   void all_have_come(int64_t sequence, const std::string& signature);
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  StorePtr store_;
   const int rank_;
   const int size_;
   const RankNames names_;

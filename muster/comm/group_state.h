@@ -14,9 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/gate.h"
 #include "muster/base/rank_names.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/agreement.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/host/backend.h"
@@ -32,15 +35,15 @@ struct GroupOptions {
   std::string backend = "gloo";         // gloo, nccl, shm, shm+gloo, mpi
   std::vector<std::string> hosts = {};  // host_identity() of each rank
   c10::Device device = c10::kCPU;
-  std::chrono::milliseconds timeout{0};
+  milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface
   // The time for all ranks to connect, where the backend has a limit of its own for that.
-  std::chrono::milliseconds connect_timeout{0};
+  milliseconds connect_timeout{0};
   NcclOptions nccl = {};
-  c10::intrusive_ptr<c10d::Backend> nccl_parent = {};  // split from it; while the group is made
-  bool awaited = false;      // a process outside of the group waits for its end, good or not
-  bool of_all_ranks = true;  // of the job; a part of them has numbers of its own
-  RankNames names = {};      // what messages call the ranks; their own numbers without
+  BackendPtr nccl_parent = {};  // split from it; while the group is made
+  bool awaited = false;         // a process outside of the group waits for its end, good or not
+  bool of_all_ranks = true;     // of the job; a part of them has numbers of its own
+  RankNames names = {};         // what messages call the ranks; their own numbers without
 };
 
 struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
@@ -51,7 +54,7 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null after shutdown
   c10d::Backend* backend = nullptr;         // the group's own, where it has one of muster's alone
   BlockingCollectives* blocking = nullptr;  // the same, where it is for the CPU
-  c10::intrusive_ptr<c10d::Store> store;
+  StorePtr store;
   std::shared_ptr<Agreement> agreement;
   std::unique_ptr<LateWatch> late_watch;  // where there is one
   std::shared_ptr<GpuEnds> gpu_ends;      // for GPUs' collectives, where there is an activity file
@@ -68,7 +71,7 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   int64_t interruptions = 0;  // of the process, before this group
   // Ranks count there those that left in good order. It outlives this group when the store does, so
   // that the next group of the same ranks (`generation` + 1) reads none of this one's keys.
-  c10::intrusive_ptr<c10d::Store> departures;
+  StorePtr departures;
   int64_t generation = 0;
   std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
   ~State();
@@ -78,7 +81,7 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   // What NCCL has not ended properly is no result. Throws: failed_precondition.
   void expect_not_interrupted(const char* operation) const;
 
-  void count(const at::Tensor& given) {
+  void count(const Tensor& given) {
     calls.fetch_add(1, std::memory_order_relaxed);
     bytes.fetch_add(static_cast<int64_t>(given.nbytes()), std::memory_order_relaxed);
   }
@@ -93,9 +96,6 @@ int64_t next_generation(c10d::Store& store, int size);
 
 // Builds the backends and the group. Collective: over the ranks that share `store`. Throws:
 // backend_failed, timeout.
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store,
-                                int rank,
-                                int size,
-                                const GroupOptions& options);
+ProcessGroup make_process_group(StorePtr store, int rank, int size, const GroupOptions& options);
 
 }  // namespace muster

@@ -23,6 +23,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/units.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/rank_processes.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/group_state.h"
@@ -113,7 +114,7 @@ void log_backend(const std::string& backend, const InitOptions& options, size_t 
 
 // The group of `members`, this process being the one at `place`.
 ProcessGroup make_group(const Rendezvous& rendezvous,
-                        const c10::intrusive_ptr<c10d::Store>& root,
+                        const StorePtr& root,
                         const std::vector<RankIdentity>& members,
                         int place,
                         const InitOptions& options,
@@ -146,7 +147,7 @@ bool wait_for_count(c10d::Store& store, const char* key, int64_t count, const De
   while (store.add(key, 0) < count) {
     if (deadline.passed())
       return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(milliseconds(20));
   }
   return true;
 }
@@ -163,19 +164,19 @@ void serve_until_left(c10d::Store& root, int64_t size) {
       wait_for_count(root, kAbandoned, size, Deadline(kLastWords));
       return;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(milliseconds(100));
   }
 }
 
 }  // namespace
 
 // A user's variable comes before the program's own limit.
-std::chrono::milliseconds collective_timeout(std::chrono::milliseconds given) {
+milliseconds collective_timeout(milliseconds given) {
   const auto told = get_env("MUSTER_COLLECTIVE_TIMEOUT");
   if (!told)
     return given;
   const auto timeout = parse_duration(*told, "MUSTER_COLLECTIVE_TIMEOUT");
-  if (timeout <= std::chrono::milliseconds(0))
+  if (timeout <= milliseconds(0))
     throw invalid_argument(
         "MUSTER_COLLECTIVE_TIMEOUT: expected a time above 0, got '", *told, "'; correct it");
   return timeout;
@@ -240,7 +241,7 @@ std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezv
   }
 }
 
-ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store,
+ProcessGroup init_process_group(const StorePtr& store,
                                 int rank,
                                 int world_size,
                                 const InitOptions& options) {

@@ -92,8 +92,6 @@ Registry& tracked_groups() {
   return registry;
 }
 
-using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
-
 void abort_backend(const BackendPtr& backend) {
   try {
     backend->abort();
@@ -180,7 +178,7 @@ GroupTrack::GroupTrack() {
 GroupTrack::~GroupTrack() = default;
 
 // The backend's connections are those that were not there before.
-void GroupTrack::add(const c10::intrusive_ptr<c10d::Backend>& backend) {
+void GroupTrack::add(const BackendPtr& backend) {
   if (!before_)
     return;
   Tracked tracked{.backend = c10::weak_intrusive_ptr<c10d::Backend>(backend),

@@ -3,17 +3,12 @@
 // lives. It works for groups over shared memory, over Gloo, over both, and over NCCL.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "muster/base/no_copy.h"
-
-namespace c10d {
-class Backend;
-}
+#include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
 
@@ -44,7 +39,7 @@ class GroupTrack : NoCopy {
   ~GroupTrack();
 
   // Interrupts the backend if an interruption came meanwhile.
-  void add(const c10::intrusive_ptr<c10d::Backend>& backend);
+  void add(const BackendPtr& backend);
 
  private:
   struct Before;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -22,7 +23,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{250};
+constexpr milliseconds kLookEvery{250};
 
 // A rank counts as lost after this time: a launcher has had the time to end this rank too, and the
 // lost rank's last operations are over.
@@ -219,8 +220,7 @@ void LateWatch::look_for_lost() {
 
 void LateWatch::compare_on_gpu() {
   const Work::State& state = *of_gpu_->state;
-  const auto until_said =
-      std::min<std::chrono::milliseconds>(kUntilSaid, state.deadline.limit() / 16);
+  const auto until_said = std::min<milliseconds>(kUntilSaid, state.deadline.limit() / 16);
   try {
     if (!of_gpu_->says_waiting && Clock::now() - of_gpu_->began > until_said) {
       state.agreement->say_waiting(state.sequence);

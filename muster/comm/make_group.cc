@@ -20,6 +20,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/gloo/gloo.h"
 #include "muster/comm/group_state.h"
@@ -49,19 +50,15 @@ constexpr std::chrono::seconds kToAbort{5};
 constexpr std::chrono::hours kUnlimited{24 * 365};
 
 // The backend for tensors on the CPU, and for others where there is no NCCL.
-c10::intrusive_ptr<c10d::Backend> backend_for_cpu(const c10::intrusive_ptr<c10d::Store>& store,
-                                                  int rank,
-                                                  int size,
-                                                  const GroupOptions& options) {
+BackendPtr backend_for_cpu(const StorePtr& store, int rank, int size, const GroupOptions& options) {
   const auto part = [&](const char* name) {
     return c10::make_intrusive<c10d::PrefixStore>(name, store);
   };
   if (options.backend == "shm")
     return make_shm(part("shm"), rank, size, options.timeout, options.names);
-  const auto gloo =
-      [&](const c10::intrusive_ptr<c10d::Store>& of_ranks, int gloo_rank, int gloo_size) {
-        return make_gloo(of_ranks, gloo_rank, gloo_size, options.timeout, options.master_addr);
-      };
+  const auto gloo = [&](const StorePtr& of_ranks, int gloo_rank, int gloo_size) {
+    return make_gloo(of_ranks, gloo_rank, gloo_size, options.timeout, options.master_addr);
+  };
   if (options.backend == "mpi")
     return make_mpi(part("mpi"), rank, size, options.of_all_ranks, options.timeout);
   if (options.backend == "shm+gloo")
@@ -72,9 +69,9 @@ c10::intrusive_ptr<c10d::Backend> backend_for_cpu(const c10::intrusive_ptr<c10d:
 
 // The job's numbers of the ranks give NCCL's logs, and a split, the same names on all of them. A
 // group that may be interrupted can be so while it connects, for which NCCL must not block.
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const ProcessGroup::State& state,
-                                                    GroupTrack& track) {
+BackendPtr make_nccl_backend(const StorePtr& store,
+                             const ProcessGroup::State& state,
+                             GroupTrack& track) {
   NcclOptions options = state.options.nccl;
   options.nonblocking |= groups_are_tracked();
   return make_nccl(
@@ -88,7 +85,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
        .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
        .options = options,
        .parent = state.options.nccl_parent,
-       .made = [&](const c10::intrusive_ptr<c10d::Backend>& nccl) {
+       .made = [&](const BackendPtr& nccl) {
          track.add(nccl);
          state.expect_not_interrupted("connect");  // else it would connect in vain
        }});
@@ -96,7 +93,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 
 // A collective of NCCL that a dead rank does not come to keeps the GPU, and whatever waits for it,
 // for ever. It leaves no result in memory, so that the process ends with its communicator.
-LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
+LateWatch::Lost end_without(const BackendPtr& nccl) {
   return [backend = c10::weak_intrusive_ptr<c10d::Backend>(nccl)](const std::string& what) {
     log(LogLevel::error, what, "; NCCL's communicator is aborted, and this rank ends");
     // The abort may wait for calls that are under way.
@@ -161,7 +158,7 @@ void make_backends(ProcessGroup::State& state) {
   };
   state.group = c10::make_intrusive<c10d::ProcessGroup>(sub_store("c10d"), state.rank, state.size);
   GroupTrack track;
-  c10::intrusive_ptr<c10d::Backend> nccl;
+  BackendPtr nccl;
   if (state.can.on_gpus)
     nccl = make_nccl_backend(sub_store("nccl"), state, track);
   state.options.nccl_parent.reset();
@@ -205,10 +202,7 @@ void make_agreement(ProcessGroup::State& state) {
 
 }  // namespace
 
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root,
-                                int rank,
-                                int size,
-                                const GroupOptions& options) {
+ProcessGroup make_process_group(StorePtr root, int rank, int size, const GroupOptions& options) {
   auto state = std::make_shared<ProcessGroup::State>();
   state->options = options;
   state->can = capabilities_of(options.backend);

@@ -12,11 +12,13 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/group_state.h"
@@ -46,20 +48,20 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 }
 
 // Whether the backend can take the tensor's memory as it is.
-bool is_plain_on_host(const at::Tensor& tensor) {
+bool is_plain_on_host(const Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && is_plain(tensor);
 }
 
 // Returns the ranks' parts of a tensor as flat views. The tensor is contiguous: a view would fail
 // otherwise.
-Tensors parts_of(const at::Tensor& whole, int parts) {
-  const at::Tensor flat = whole.view({parts, whole.numel() / parts});
+Tensors parts_of(const Tensor& whole, int parts) {
+  const Tensor flat = whole.view({parts, whole.numel() / parts});
   return mapped_indices(parts, [&](int i) { return flat[i]; });
 }
 
 // Whether the splits, one a rank, deal out all rows of the tensor; without any, equally many to
 // each.
-bool are_splits_of(const std::vector<int64_t>& splits, const at::Tensor& tensor, int ranks) {
+bool are_splits_of(const std::vector<int64_t>& splits, const Tensor& tensor, int ranks) {
   if (tensor.dim() == 0)
     return false;
   if (splits.empty())
@@ -98,8 +100,8 @@ void ProcessGroup::add_traffic(const Traffic& more) {
 }
 
 // The copy shares the group, and has a limit of its own. A time that cannot be counted is no limit.
-ProcessGroup ProcessGroup::with_timeout(std::chrono::milliseconds timeout) const {
-  if (timeout <= std::chrono::milliseconds(0)) {
+ProcessGroup ProcessGroup::with_timeout(milliseconds timeout) const {
+  if (timeout <= milliseconds(0)) {
     throw invalid_argument("with_timeout: expected more than 0 ms, got ",
                            timeout.count(),
                            " (rank ",
@@ -112,7 +114,7 @@ ProcessGroup ProcessGroup::with_timeout(std::chrono::milliseconds timeout) const
   limited.timeout_ = countable(timeout);
   return limited;
 }
-const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const {
+const StorePtr& ProcessGroup::store() const {
   return state_->store;
 }
 int ProcessGroup::job_rank(int rank) const {
@@ -138,7 +140,7 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
 // The short path, for a backend that can do without a Work and a tensor that it can take as it is.
 // It counts and names the call as the long path does. The backend is not called without the gate:
 // it goes with shutdown().
-void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
+void ProcessGroup::all_reduce(Tensor tensor, ReduceOp op) {
   const Gate::Pass pass = state_->gate.enter();
   if (!pass || !state_->blocking || timeout_ || !is_plain_on_host(tensor))
     return all_reduce_async(std::move(tensor), op, Caller::waits).wait();
@@ -158,7 +160,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
 }
 
 // The tensor itself is what the backend reads and writes, unless it is not plain.
-Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
+Work ProcessGroup::all_reduce_async(Tensor tensor, ReduceOp op, Caller caller) {
   ProcessGroupCall call("all_reduce", state_.get(), timeout_);
   Tensors tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
@@ -171,7 +173,7 @@ Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller calle
 }
 
 // Every rank's tensor may be written: backends use it for what they add up on the way.
-Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller caller) {
+Work ProcessGroup::reduce_async(Tensor tensor, int root, ReduceOp op, Caller caller) {
   ProcessGroupCall call("reduce", state_.get(), timeout_);
   call.check_root(root);
   Tensors tensors{call.numbers(tensor, true, op)};
@@ -186,7 +188,7 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
 }
 
 // Only the root's bytes count as traffic: the others give nothing.
-Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
+Work ProcessGroup::broadcast_async(Tensor tensor, int root, Caller caller) {
   ProcessGroupCall call("broadcast", state_.get(), timeout_);
   call.check_root(root);
   Tensors tensors{call.moved(tensor, true)};
@@ -201,10 +203,10 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
 }
 
 // Outputs and inputs go flat: Gloo compares the number of dimensions too.
-Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller caller) {
+Work ProcessGroup::all_gather_async(Tensor output, Tensor input, Caller caller) {
   ProcessGroupCall call("all_gather", state_.get(), timeout_);
-  at::Tensor to = call.moved(output, true).view(-1);
-  at::Tensor from = call.apart(call.moved(input, false).view(-1), to);
+  Tensor to = call.moved(output, true).view(-1);
+  Tensor from = call.apart(call.moved(input, false).view(-1), to);
   call.check_parts(output, input, "output", "input");
   state_->count(from);
   call.in_common([&] { return tensor_text(input); });
@@ -214,13 +216,10 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
 }
 
 // The input is flat too: a rank's part is what lies at its place in memory.
-Work ProcessGroup::reduce_scatter_async(at::Tensor output,
-                                        at::Tensor input,
-                                        ReduceOp op,
-                                        Caller caller) {
+Work ProcessGroup::reduce_scatter_async(Tensor output, Tensor input, ReduceOp op, Caller caller) {
   ProcessGroupCall call("reduce_scatter", state_.get(), timeout_);
-  at::Tensor to = call.numbers(output, true, op).view(-1);
-  at::Tensor from = call.apart(call.numbers(input, false, op).view(-1), to);
+  Tensor to = call.numbers(output, true, op).view(-1);
+  Tensor from = call.apart(call.numbers(input, false, op).view(-1), to);
   call.check_parts(input, output, "input", "output");
   state_->count(from);
   call.in_common([&] { return cat(to_string(op), " ", tensor_text(input)); });
@@ -232,16 +231,16 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output,
 }
 
 // Ranks may send different amounts; what they have in common is the type and the shape of a row.
-Work ProcessGroup::all_to_all_async(at::Tensor output,
-                                    at::Tensor input,
+Work ProcessGroup::all_to_all_async(Tensor output,
+                                    Tensor input,
                                     std::vector<int64_t> output_splits,
                                     std::vector<int64_t> input_splits,
                                     Caller caller) {
   ProcessGroupCall call("all_to_all", state_.get(), timeout_);
-  at::Tensor to = call.moved(output, true);
-  at::Tensor from = call.apart(call.moved(input, false), to);
+  Tensor to = call.moved(output, true);
+  Tensor from = call.apart(call.moved(input, false), to);
   const auto check =
-      [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
+      [&](const Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
         if (are_splits_of(splits, tensor, state_->size))
           return;
         throw invalid_argument("all_to_all: expected ",
@@ -278,14 +277,14 @@ Work ProcessGroup::all_to_all_async(at::Tensor output,
 }
 
 // Only the root checks an output; the ranks compare the inputs, which are alike on all of them.
-Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
+Work ProcessGroup::gather_async(Tensor output, Tensor input, int root, Caller caller) {
   ProcessGroupCall call("gather", state_.get(), timeout_);
   call.check_root(root);
   Tensors inputs{call.moved(input, false)};
   state_->count(inputs[0]);
   std::vector<Tensors> outputs;
   if (state_->rank == root) {
-    const at::Tensor to = call.moved(output, true);
+    const Tensor to = call.moved(output, true);
     call.check_parts(output, input, "output", "input");
     inputs[0] = call.apart(inputs[0], to);
     outputs.push_back(parts_of(to, state_->size));
@@ -300,13 +299,13 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
 }
 
 // Only the root has an input, whose parts are like every rank's output.
-Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
+Work ProcessGroup::scatter_async(Tensor output, Tensor input, int root, Caller caller) {
   ProcessGroupCall call("scatter", state_.get(), timeout_);
   call.check_root(root);
   Tensors outputs{call.moved(output, true)};
   std::vector<Tensors> inputs;
   if (state_->rank == root) {
-    const at::Tensor from = call.apart(call.moved(input, false), outputs[0]);
+    const Tensor from = call.apart(call.moved(input, false), outputs[0]);
     state_->count(from);
     call.check_parts(input, output, "input", "output");
     inputs.push_back(parts_of(from, state_->size));
@@ -321,7 +320,7 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
 }
 
 // c10d's own send() has no time limit for one message; muster's backend for the CPU has.
-Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
+Work ProcessGroup::send_async(Tensor tensor, int to, int tag) {
   ProcessGroupCall call("send", state_.get(), timeout_);
   call.check_root(to);
   Tensors tensors{call.host_tensor(tensor, false)};
@@ -332,7 +331,7 @@ Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
   return call.start_between(to, tag, [&](auto& group) { return group.send(tensors, to, tag); });
 }
 
-Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
+Work ProcessGroup::recv_async(Tensor tensor, int from, int tag) {
   ProcessGroupCall call("recv", state_.get(), timeout_);
   call.check_root(from);
   Tensors tensors{call.host_tensor(tensor, true)};

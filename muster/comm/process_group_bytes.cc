@@ -22,7 +22,7 @@ namespace muster {
 
 // The root's length decides: the others resize to it.
 void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
-  at::Tensor length = at::empty({1}, at::kLong);
+  Tensor length = at::empty({1}, at::kLong);
   length.fill_(std::ssize(bytes));
   broadcast(length, root);
   const auto size = length.item<int64_t>();
@@ -30,7 +30,7 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
     bytes.clear();
     return;
   }
-  at::Tensor content = at::empty({size}, at::kByte);
+  Tensor content = at::empty({size}, at::kByte);
   if (rank() == root)
     std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
   ProcessGroupCall call("broadcast_bytes", state_.get(), timeout_);
@@ -48,8 +48,8 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
 // All ranks' bytes are padded to the longest.
 std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
                                                         const std::string& what) {
-  at::Tensor lengths = at::empty({size()}, at::kLong);
-  at::Tensor length = at::empty({1}, at::kLong);
+  Tensor lengths = at::empty({size()}, at::kLong);
+  Tensor length = at::empty({1}, at::kLong);
   length.fill_(std::ssize(bytes));
   ProcessGroupCall gather_lengths("all_gather_bytes", state_.get(), timeout_);
   gather_lengths.in_common([&] { return cat("lengths ", what); });
@@ -60,9 +60,9 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
       })
       .wait();
   const auto longest = std::max<int64_t>(lengths.max().item<int64_t>(), 1);
-  at::Tensor mine = at::zeros({longest}, at::kByte);
+  Tensor mine = at::zeros({longest}, at::kByte);
   std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
-  at::Tensor all = at::empty({size() * longest}, at::kByte);
+  Tensor all = at::empty({size() * longest}, at::kByte);
   ProcessGroupCall call("all_gather_bytes", state_.get(), timeout_);
   call.start([&](auto& group) {
         return all_gather_single(

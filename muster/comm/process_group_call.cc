@@ -40,7 +40,7 @@ struct Extent {
   int64_t size;
 };
 
-Extent extent_of(const at::Tensor& plain) {
+Extent extent_of(const Tensor& plain) {
   return {.begin = plain.storage_offset() * plain.element_size(),
           .size = plain.numel() * plain.element_size()};
 }
@@ -93,14 +93,14 @@ void ProcessGroup::State::expect_not_interrupted(const char* operation) const {
 }
 
 // A copy that is made for an output is noted, and copied back when the call is over.
-at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
+Tensor ProcessGroupCall::tensor(const Tensor& given, bool output) {
   check(given);
   if (first_ == nullptr)
     first_ = &given;
-  at::Tensor detached = given.requires_grad() ? given.detach() : given;
+  Tensor detached = given.requires_grad() ? given.detach() : given;
   if (is_plain(detached))
     return detached;
-  at::Tensor copy = plain(detached);
+  Tensor copy = plain(detached);
   has_copied_ = true;
   if (output)
     copies_.push_back({.original = detached, .contiguous = copy});
@@ -108,20 +108,20 @@ at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
 }
 
 // NCCL leaves to its callers what the host's backends do by themselves.
-bool ProcessGroupCall::is_for_nccl(const at::Tensor& tensor) const {
+bool ProcessGroupCall::is_for_nccl(const Tensor& tensor) const {
   return state_->can.on_gpus && !tensor.is_cpu();
 }
 
-at::Tensor ProcessGroupCall::as_known(const at::Tensor& plain) const {
+Tensor ProcessGroupCall::as_known(const Tensor& plain) const {
   return is_for_nccl(plain) && !is_known_everywhere(plain.scalar_type()) ? as_bytes(plain) : plain;
 }
 
-at::Tensor ProcessGroupCall::moved(const at::Tensor& given, bool output) {
+Tensor ProcessGroupCall::moved(const Tensor& given, bool output) {
   return as_known(tensor(given, output));
 }
 
-at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, ReduceOp op) {
-  const at::Tensor memory = tensor(given, output);
+Tensor ProcessGroupCall::numbers(const Tensor& given, bool output, ReduceOp op) {
+  const Tensor memory = tensor(given, output);
   if (!is_for_nccl(memory))
     return memory;
   if (!nccl_has(op, memory.scalar_type())) {
@@ -149,7 +149,7 @@ at::Tensor ProcessGroupCall::numbers(const at::Tensor& given, bool output, Reduc
 }
 
 // MPI takes no input that lies in its output.
-at::Tensor ProcessGroupCall::apart(const at::Tensor& input, const at::Tensor& output) {
+Tensor ProcessGroupCall::apart(const Tensor& input, const Tensor& output) {
   if (!input.storage().is_alias_of(output.storage()))
     return input;
   const Extent from = extent_of(input), to = extent_of(output);
@@ -164,15 +164,15 @@ at::Tensor ProcessGroupCall::apart(const at::Tensor& input, const at::Tensor& ou
   return input.clone();
 }
 
-at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
+Tensor ProcessGroupCall::host_tensor(const Tensor& given, bool output) {
   const bool by_backend = state_->can.copies_gpus || state_->can.on_gpus;
   if (!given.defined() || !given.is_cuda() || by_backend)
     return moved(given, output);
   check(given);
   if (first_ == nullptr)
     first_ = &given;
-  at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
-                           : plain(given.detach()).to(at::kCPU);
+  Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
+                       : plain(given.detach()).to(at::kCPU);
   if (output)
     copies_.push_back({.original = given.detach(), .contiguous = copy});
   return copy;
@@ -184,8 +184,8 @@ void ProcessGroupCall::check_root(int root) const {
   throw invalid_argument(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root);
 }
 
-void ProcessGroupCall::check_parts(const at::Tensor& whole,
-                                   const at::Tensor& part,
+void ProcessGroupCall::check_parts(const Tensor& whole,
+                                   const Tensor& part,
                                    const char* whole_name,
                                    const char* part_name) const {
   if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type())
@@ -211,7 +211,7 @@ void ProcessGroupCall::check_parts(const at::Tensor& whole,
 }
 
 // A tensor on a GPU makes the call one of the GPU's, where the backend has those.
-void ProcessGroupCall::check(const at::Tensor& tensor) {
+void ProcessGroupCall::check(const Tensor& tensor) {
   const auto bad = [&](const std::string& expected, const std::string& got) {
     throw invalid_argument(
         operation_, ": expected ", expected, ", got ", got, " (rank ", state_->name(), ")");
@@ -229,7 +229,7 @@ void ProcessGroupCall::check(const at::Tensor& tensor) {
   on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->can.on_gpus);
 }
 
-std::chrono::milliseconds ProcessGroupCall::limit() const {
+milliseconds ProcessGroupCall::limit() const {
   return limit_.value_or(state_->options.timeout);
 }
 

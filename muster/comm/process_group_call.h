@@ -11,6 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
+#include "muster/base/tensors.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/work_state.h"
 
@@ -20,7 +23,7 @@ const char* to_string(ReduceOp op);
 
 class ProcessGroupCall {
  public:
-  using Limit = std::optional<std::chrono::milliseconds>;
+  using Limit = std::optional<milliseconds>;
 
   // `limit` is the call's own time limit; without one it has the group's. Throws:
   // failed_precondition after shutdown().
@@ -28,27 +31,27 @@ class ProcessGroupCall {
 
   // A tensor that the backend reads or writes: checked, plain (host/plain_tensor.h). An `output` is
   // copied back.
-  at::Tensor tensor(const at::Tensor& given, bool output);
+  Tensor tensor(const Tensor& given, bool output);
   // A tensor that is moved is treated alike, and becomes bytes where the backend does not know its
   // type, and for one that is reduced, whose complex numbers become real ones. Throws:
   // invalid_argument for an operation that NCCL or complex numbers do not have.
-  at::Tensor moved(const at::Tensor& given, bool output);
-  at::Tensor numbers(const at::Tensor& given, bool output, ReduceOp op);
+  Tensor moved(const Tensor& given, bool output);
+  Tensor numbers(const Tensor& given, bool output, ReduceOp op);
   // The input as a backend may read it while it writes the output: a copy where both share memory,
   // unless the smaller one lies at this rank's place in the larger, which MPI alone does not
   // take. Both are plain.
-  at::Tensor apart(const at::Tensor& input, const at::Tensor& output);
+  Tensor apart(const Tensor& input, const Tensor& output);
   // A message's tensor is on the host where Gloo sends it. (Gloo's collectives copy CUDA tensors
   // themselves.)
-  at::Tensor host_tensor(const at::Tensor& given, bool output);
+  Tensor host_tensor(const Tensor& given, bool output);
   // A call without tensors runs on the group's own device.
   void without_tensors() { on_device_ = state_->can.on_gpus; }
 
   // Throws: invalid_argument.
   void check_root(int root) const;
   // `size` equal parts of `whole` must have the size of `part`.
-  void check_parts(const at::Tensor& whole,
-                   const at::Tensor& part,
+  void check_parts(const Tensor& whole,
+                   const Tensor& part,
                    const char* whole_name,
                    const char* part_name) const;
 
@@ -85,22 +88,21 @@ class ProcessGroupCall {
   }
 
  private:
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Start = c10::function_ref<WorkPtr()>;
 
-  bool is_for_nccl(const at::Tensor& tensor) const;
-  at::Tensor as_known(const at::Tensor& plain) const;
+  bool is_for_nccl(const Tensor& tensor) const;
+  Tensor as_known(const Tensor& plain) const;
   template <class Operation>
   WorkPtr of_what_takes_it(const Operation& operation) {
     return state_->backend != nullptr ? operation(*state_->backend) : operation(*state_->group);
   }
-  std::chrono::milliseconds limit() const;
+  milliseconds limit() const;
   void choose_waiting(Work::State& work) const;
   bool is_captured() const;
   Limit backend_limit() const;
   Work start_with_all(Start start);
   Work start_with(int peer, int tag, Start start);
-  void check(const at::Tensor& tensor);
+  void check(const Tensor& tensor);
   void agree(Work::State& work);
   void watch(const std::shared_ptr<Work::State>& work) const;
   void check_not_given_up(const Work::State& work) const;
@@ -115,7 +117,7 @@ class ProcessGroupCall {
   std::string in_common_;
   bool on_device_ = false;  // the GPU does it
   bool is_barrier_ = false;
-  const at::Tensor* first_ = nullptr;  // the caller's first tensor, while the call is made
+  const Tensor* first_ = nullptr;  // the caller's first tensor, while the call is made
   bool has_copied_ = false;            // a tensor, for the call alone
   std::vector<Work::State::Copy> copies_;
 };

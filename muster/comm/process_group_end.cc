@@ -57,7 +57,7 @@ void await_departures(ProcessGroup::State& state) {
   const int64_t all = (state.generation + 1) * state.size;
   try {
     while (!deadline.passed() && state.departures->add(kDepartures, 0) < all)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(milliseconds(1));
   } catch (const std::exception&) {
     // The rank that serves the store has seen everybody and gone.
   }

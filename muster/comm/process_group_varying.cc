@@ -57,7 +57,7 @@ RowsPlace place_of(bool is_on_host, c10::Device device) {
   return is_on_host ? RowsPlace::host_of_gpu : RowsPlace::gpu;
 }
 
-GivenRows given_rows(const at::Tensor& input, c10::Device device) {
+GivenRows given_rows(const Tensor& input, c10::Device device) {
   if (!input.defined())
     return {};
   GivenRows given{
@@ -132,7 +132,7 @@ void expect_alike(const char* operation, const std::vector<GivenRows>& all) {
 // What all ranks give. One that gives nothing takes the others' type.
 std::vector<GivenRows> tell_each_other(const char* operation,
                                        const std::string& what,
-                                       const at::Tensor& input,
+                                       const Tensor& input,
                                        ProcessGroup& group) {
   std::vector<GivenRows> all =
       mapped(group.all_gather_bytes(written(given_rows(input, group.device())), what),
@@ -153,7 +153,7 @@ std::vector<GivenRows> tell_each_other(const char* operation,
   return all;
 }
 
-at::Tensor room_for_rows(const GivenRows& given, int64_t rows, c10::Device device) {
+Tensor room_for_rows(const GivenRows& given, int64_t rows, c10::Device device) {
   std::vector<int64_t> shape{rows};
   shape.insert(shape.end(), given.row.begin(), given.row.end());
   const c10::Device where = given.place == RowsPlace::gpu ? device : c10::Device(at::kCPU);
@@ -167,7 +167,7 @@ std::vector<int64_t> rows_of(const std::vector<GivenRows>& all) {
 }  // namespace
 
 // An all_to_all in which everybody has rows for the root alone.
-Tensors ProcessGroup::gather_varying(const at::Tensor& input, int root) {
+Tensors ProcessGroup::gather_varying(const Tensor& input, int root) {
   const char* const operation = "gather_varying";
   ProcessGroupCall(operation, state_.get(), timeout_).check_root(root);
   const at::NoGradGuard no_grad;
@@ -176,7 +176,7 @@ Tensors ProcessGroup::gather_varying(const at::Tensor& input, int root) {
   const std::vector<int64_t> rows = rows_of(all);
   const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   const bool is_root = rank() == root;
-  at::Tensor joined = room_for_rows(mine, is_root ? sum : 0, device());
+  Tensor joined = room_for_rows(mine, is_root ? sum : 0, device());
   const bool is_moved = sum > 0 && !contains(mine.row, 0);
   if (is_moved) {
     const std::vector<int64_t> none(size(), 0);
@@ -191,7 +191,7 @@ Tensors ProcessGroup::gather_varying(const at::Tensor& input, int root) {
 }
 
 // Every rank's rows are broadcast to where they belong in each rank's own tensor.
-Tensors ProcessGroup::all_gather_varying(const at::Tensor& input) {
+Tensors ProcessGroup::all_gather_varying(const Tensor& input) {
   const char* const operation = "all_gather_varying";
   const at::NoGradGuard no_grad;
   const auto all = tell_each_other(operation, operation, input, *this);
@@ -199,7 +199,7 @@ Tensors ProcessGroup::all_gather_varying(const at::Tensor& input) {
   const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   const auto parts = room_for_rows(all[rank()], sum, device()).split_with_sizes(rows, 0);
   for (int from = 0; from < size(); ++from) {
-    const at::Tensor& part = parts[from];
+    const Tensor& part = parts[from];
     if (from == rank() && input.defined())
       part.copy_(input);
     if (part.numel() > 0)

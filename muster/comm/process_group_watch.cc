@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/stream_order.h"
@@ -49,9 +50,7 @@ class StreamWork : public c10d::Work {
 
 }  // namespace
 
-void ProcessGroup::watch(const char* operation,
-                         int64_t number,
-                         const c10::intrusive_ptr<c10d::Work>& work) const {
+void ProcessGroup::watch(const char* operation, int64_t number, const WorkPtr& work) const {
   const Gate::Pass pass = state_->gate.enter();
   if (!pass || !state_->can.on_gpus)
     return;

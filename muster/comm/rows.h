@@ -10,29 +10,30 @@
 #include <type_traits>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
 
 // Shapes: [1, bytes of the row].
 template <class Row>
-at::Tensor tensor_of_row(const Row& row) {
+Tensor tensor_of_row(const Row& row) {
   static_assert(std::is_trivially_copyable_v<Row>);
   constexpr int64_t bytes = sizeof(Row);
-  const at::Tensor tensor = at::empty({1, bytes}, at::kByte);
+  const Tensor tensor = at::empty({1, bytes}, at::kByte);
   std::memcpy(tensor.mutable_data_ptr(), &row, bytes);
   return tensor;
 }
 
 // Returns memory for the rows of all ranks. Shapes: [ranks, bytes of a row].
 template <class Row>
-at::Tensor empty_rows(const ProcessGroup& group) {
+Tensor empty_rows(const ProcessGroup& group) {
   constexpr int64_t bytes = sizeof(Row);
   return at::empty({group.size(), bytes}, at::kByte);
 }
 
 template <class Row>
-std::vector<Row> rows_of(const at::Tensor& tensor) {
+std::vector<Row> rows_of(const Tensor& tensor) {
   static_assert(std::is_trivially_copyable_v<Row>);
   std::vector<Row> rows(tensor.size(0));
   std::memcpy(rows.data(), tensor.const_data_ptr(), tensor.nbytes());
@@ -43,7 +44,7 @@ std::vector<Row> rows_of(const at::Tensor& tensor) {
 // ProcessGroup::all_gather.
 template <class Row>
 std::vector<Row> all_gather_rows(ProcessGroup& group, const Row& mine) {
-  const at::Tensor all = empty_rows<Row>(group);
+  const Tensor all = empty_rows<Row>(group);
   group.all_gather(all, tensor_of_row(mine));
   return rows_of<Row>(all);
 }

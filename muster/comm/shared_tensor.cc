@@ -15,9 +15,7 @@ bool has_shared_memory(const ProcessGroup& group, const at::TensorOptions& optio
   return is_plain && group.c10d()->getBackend(c10::kCPU)->supportsTensorAlloc(-1);
 }
 
-at::Tensor empty_shared(const ProcessGroup& group,
-                        int64_t length,
-                        const at::TensorOptions& options) {
+Tensor empty_shared(const ProcessGroup& group, int64_t length, const at::TensorOptions& options) {
   if (!has_shared_memory(group, options))
     return at::empty({length}, options);
   try {

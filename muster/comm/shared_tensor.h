@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -15,8 +16,6 @@ bool has_shared_memory(const ProcessGroup& group, const at::TensorOptions& optio
 
 // One dimension of that length, with any values: in shared memory where there is such memory, and
 // room in it. It may outlive the group.
-at::Tensor empty_shared(const ProcessGroup& group,
-                        int64_t length,
-                        const at::TensorOptions& options);
+Tensor empty_shared(const ProcessGroup& group, int64_t length, const at::TensorOptions& options);
 
 }  // namespace muster

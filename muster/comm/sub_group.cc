@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/host/choice.h"
 #include "muster/comm/nccl/nccl.h"
@@ -51,7 +52,7 @@ GroupOptions options_of_part(const ProcessGroup::State& parent, const std::vecto
 }
 
 // NCCL's backend of the group, where its sub-groups are split from it.
-c10::intrusive_ptr<c10d::Backend> split_parent(const ProcessGroup::State& state) {
+BackendPtr split_parent(const ProcessGroup::State& state) {
   if (!state.can.on_gpus || !state.options.nccl.split)
     return {};
   return state.group->getBackend(c10::kCUDA);

@@ -8,18 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // An owning pointer to an autograd node: shared_ptr in 2.11, intrusive_ptr in 2.15.
 using AutogradNodePtr =
-    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const Tensor&>()));
 
 // The tensor-to-tensor collectives: 2.15 renamed them and deprecated the old names.
 template <class Group, class Options>
-auto all_gather_single(Group& group,
-                       at::Tensor& output,
-                       at::Tensor& input,
-                       const Options& options) {
+auto all_gather_single(Group& group, Tensor& output, Tensor& input, const Options& options) {
   if constexpr (requires { group.all_gather_single(output, input, options); }) {
     return group.all_gather_single(output, input, options);
   } else {
@@ -28,10 +27,7 @@ auto all_gather_single(Group& group,
 }
 
 template <class Group, class Options>
-auto reduce_scatter_single(Group& group,
-                           at::Tensor& output,
-                           at::Tensor& input,
-                           const Options& options) {
+auto reduce_scatter_single(Group& group, Tensor& output, Tensor& input, const Options& options) {
   if constexpr (requires { group.reduce_scatter_single(output, input, options); }) {
     return group.reduce_scatter_single(output, input, options);
   } else {
@@ -41,8 +37,8 @@ auto reduce_scatter_single(Group& group,
 
 template <class Group, class Options>
 auto all_to_all_single(Group& group,
-                       at::Tensor& output,
-                       at::Tensor& input,
+                       Tensor& output,
+                       Tensor& input,
                        std::vector<int64_t>& output_splits,
                        std::vector<int64_t>& input_splits,
                        const Options& options) {

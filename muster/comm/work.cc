@@ -18,10 +18,12 @@
 #include <vector>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/bounded_wait.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/nccl/gpu_graph.h"
@@ -55,7 +57,7 @@ constexpr std::chrono::seconds kAwaitAbort{5};
 
 // One bounded wait for a GPU's operation; false when it ran out. The host is kept from going on,
 // and the current stream waits too. Throws: the operation's failure.
-bool wait_for_gpu(c10d::Work& work, std::chrono::milliseconds time) {
+bool wait_for_gpu(c10d::Work& work, milliseconds time) {
   const Deadline slice(time);
   for (auto pause = kAskSoon; !work.isCompleted(); pause = std::min(2 * pause, kAskLater)) {
     if (slice.passed())
@@ -66,19 +68,19 @@ bool wait_for_gpu(c10d::Work& work, std::chrono::milliseconds time) {
   return true;
 }
 
-bool wait_for_slice(Work::State& state, std::chrono::milliseconds time) {
+bool wait_for_slice(Work::State& state, milliseconds time) {
   return state.on_gpu ? wait_for_gpu(*state.work, time) : wait_for(*state.work, time);
 }
 
 void wait_on_host(Work::State& state) {
   const Deadline& deadline = state.deadline;
-  const std::chrono::milliseconds limit = deadline.limit();
+  const milliseconds limit = deadline.limit();
   // A short deadline has looks before it too, so that who is missing is known when it passes.
-  const auto unanswered = std::min<std::chrono::milliseconds>(kUnanswered, limit / 4);
+  const auto unanswered = std::min<milliseconds>(kUnanswered, limit / 4);
   LateRanks late_ranks(limit);
   for (;;) {
     const auto left = std::min(unanswered, deadline.left());
-    if (wait_for_slice(state, std::max(left, std::chrono::milliseconds(1))))
+    if (wait_for_slice(state, std::max(left, milliseconds(1))))
       return;
     if (state.agreement) {
       state.agreement->look_again(state.sequence, state.signature);
@@ -92,7 +94,7 @@ void wait_on_host(Work::State& state) {
 
 // NCCL's operation would keep the GPU for ever. Aborting it may fail as the operation has. It may
 // also wait for what hangs in another communicator: then it goes on beside.
-void abort_on_gpu(const c10::intrusive_ptr<c10d::Work>& work) {
+void abort_on_gpu(const WorkPtr& work) {
   const auto over = std::make_shared<std::promise<void>>();
   const auto abort = [work, over] {
     try {

@@ -15,7 +15,9 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/rank_names.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/agreement.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/call/record.h"
 #include "muster/comm/nccl/gpu_ends.h"
@@ -35,12 +37,12 @@ struct Work::State {
   // where the store has gone.
   std::string why_late() const;
 
-  c10::intrusive_ptr<c10d::Work> work{};
+  WorkPtr work{};
   CallRecord record{};                  // where the backend does not end it itself
   std::shared_ptr<GpuEnds> gpu_ends{};  // of a GPU's operation: ends the record after the wait
   struct Copy {
-    at::Tensor original;    // the caller's, not contiguous
-    at::Tensor contiguous;  // what the backend writes; copied back by wait()
+    Tensor original;    // the caller's, not contiguous
+    Tensor contiguous;  // what the backend writes; copied back by wait()
   };
   std::vector<Copy> copies{};
   std::shared_ptr<Agreement> agreement{};
@@ -50,7 +52,7 @@ struct Work::State {
   std::optional<c10::Stream> started_on{};         // of a GPU's operation that has copied: where
   std::string signature{};  // of a call that the ranks compare by the agreement
   ForkMark fork{};
-  Deadline deadline{std::chrono::milliseconds(0)};  // from the start of the operation
+  Deadline deadline{milliseconds(0)};  // from the start of the operation
 
   // A timed wait that runs out is a question for some works and the end for others.
   enum class Waiting {

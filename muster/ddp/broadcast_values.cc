@@ -15,9 +15,9 @@ namespace muster {
 namespace {
 
 // Groups what at::cat takes together.
-std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::vector<at::Tensor>> groups;
-  for (const at::Tensor& tensor : tensors) {
+std::vector<Tensors> groups_of_one_kind(const Tensors& tensors) {
+  std::vector<Tensors> groups;
+  for (const Tensor& tensor : tensors) {
     if (tensor.numel() == 0)
       continue;
     const auto group = std::ranges::find_if(groups, [&](const auto& other) {
@@ -29,7 +29,7 @@ std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Te
 }
 
 // A tensor of expand() has one place for many elements, into which copy_ does not write.
-void write_values(at::Tensor into, at::Tensor values) {
+void write_values(Tensor into, Tensor values) {
   for (int64_t dim = 0; dim < into.dim(); ++dim) {
     if (into.stride(dim) == 0) {
       into = into.narrow(dim, 0, 1);
@@ -41,18 +41,18 @@ void write_values(at::Tensor into, at::Tensor values) {
 
 }  // namespace
 
-void broadcast_values(const std::vector<at::Tensor>& tensors, ProcessGroup& group, int root) {
+void broadcast_values(const Tensors& tensors, ProcessGroup& group, int root) {
   if (group.size() == 1)
     return;
   const at::NoGradGuard no_grad;
   for (const auto& some : groups_of_one_kind(tensors)) {
-    const at::Tensor all =
-        at::cat(mapped(some, [](const at::Tensor& tensor) { return tensor.reshape({-1}); }));
+    const Tensor all =
+        at::cat(mapped(some, [](const Tensor& tensor) { return tensor.reshape({-1}); }));
     group.broadcast(all, root);
     if (group.rank() == root)
       continue;
     int64_t at = 0;
-    for (const at::Tensor& tensor : some) {
+    for (const Tensor& tensor : some) {
       write_values(tensor, all.narrow(0, at, tensor.numel()).view(tensor.sizes()));
       at += tensor.numel();
     }

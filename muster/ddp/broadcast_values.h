@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -13,6 +14,6 @@ namespace muster {
 // In one message for each type and device, in the order of `tensors`, which all ranks have. It goes
 // through the group's own calls, which find a rank that does something else. Collective: yes.
 // Blocking: until they are here.
-void broadcast_values(const std::vector<at::Tensor>& tensors, ProcessGroup& group, int root);
+void broadcast_values(const Tensors& tensors, ProcessGroup& group, int root);
 
 }  // namespace muster

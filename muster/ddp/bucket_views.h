@@ -7,6 +7,8 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 class BucketViews {
@@ -14,14 +16,14 @@ class BucketViews {
   // Begins with new buckets: what is kept of gradients in others stays as it is.
   void begin(size_t parameters) { lent_.assign(parameters, {}); }
   // After a backward: gives each parameter a plain tensor where its gradient is a view of a bucket.
-  void lend(const std::vector<at::Tensor>& parameters);
+  void lend(const Tensors& parameters);
   // Before the Reducer writes to the buckets in a backward.
-  void take_back(const std::vector<at::Tensor>& parameters);
+  void take_back(const Tensors& parameters);
 
  private:
   // A parameter's: the bucket's memory in a storage that only these tensors have, and what is made
   // from them.
-  std::vector<at::Tensor> lent_;
+  Tensors lent_;
 };
 
 }  // namespace muster

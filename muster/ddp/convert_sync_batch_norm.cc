@@ -15,13 +15,14 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/sync_batch_norm.h"
 
 namespace muster {
 
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
+using MaybeTensor = std::optional<Tensor>;
 
 // A module that was converted. A tensor that it gives to the operator identifies it.
 struct ConvertedNorm {
@@ -38,7 +39,7 @@ class ConvertedNorms {
     return norms;
   }
 
-  void add(const at::Tensor& tensor,
+  void add(const Tensor& tensor,
            std::weak_ptr<torch::nn::Module> module,
            const ProcessGroup& group) {
     const std::unique_lock lock(mutex_);
@@ -70,15 +71,15 @@ class ConvertedNorms {
 };
 
 // The operator's kernel. A module's running statistics identify it, or else its weight.
-at::Tensor batch_norm_of_all_ranks(const at::Tensor& input,
-                                   const MaybeTensor& weight,
-                                   const MaybeTensor& bias,
-                                   const MaybeTensor& running_mean,
-                                   const MaybeTensor& running_var,
-                                   bool training,
-                                   double momentum,
-                                   double eps,
-                                   bool cudnn_enabled) {
+Tensor batch_norm_of_all_ranks(const Tensor& input,
+                               const MaybeTensor& weight,
+                               const MaybeTensor& bias,
+                               const MaybeTensor& running_mean,
+                               const MaybeTensor& running_var,
+                               bool training,
+                               double momentum,
+                               double eps,
+                               bool cudnn_enabled) {
   const auto& norms = ConvertedNorms::instance();
   auto group = training ? norms.find(running_mean) : std::nullopt;
   if (training && !group)
@@ -87,7 +88,7 @@ at::Tensor batch_norm_of_all_ranks(const at::Tensor& input,
     return at::native::batch_norm(
         input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
   const auto or_none = [](const MaybeTensor& tensor) {
-    return tensor.value_or(at::Tensor());
+    return tensor.value_or(Tensor());
   };
   return sync_batch_norm(input,
                          {.weight = or_none(weight),
@@ -121,7 +122,7 @@ bool convert_one(const std::string& name, torch::nn::Module& module, const Proce
   auto* norm = dynamic_cast<Impl*>(&module);
   if (norm == nullptr)
     return false;
-  const at::Tensor& known_by = norm->running_mean.defined() ? norm->running_mean : norm->weight;
+  const Tensor& known_by = norm->running_mean.defined() ? norm->running_mean : norm->weight;
   if (!known_by.defined()) {
     throw invalid_argument(
         "convert_sync_batch_norm: expected a weight or running statistics, got '",
@@ -134,7 +135,7 @@ bool convert_one(const std::string& name, torch::nn::Module& module, const Proce
 
 }  // namespace
 
-bool is_of_converted_norm(const at::Tensor& tensor) {
+bool is_of_converted_norm(const Tensor& tensor) {
   return ConvertedNorms::instance().find(tensor).has_value();
 }
 

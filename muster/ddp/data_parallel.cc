@@ -21,6 +21,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/layer_members.h"
@@ -32,26 +33,25 @@ namespace muster {
 namespace {
 
 // A copy to the CPU is waited for: it would be read before the GPU has written it.
-at::Tensor copy_on(c10::Device device, const at::Tensor& tensor) {
+Tensor copy_on(c10::Device device, const Tensor& tensor) {
   return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/!device.is_cpu(), /*copy=*/true);
 }
 
 // Copies parameters to another device, and their gradients back.
 class ToReplica : public torch::autograd::Function<ToReplica> {
  public:
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                at::TensorList parameters,
-                                                c10::Device device) {
+  static Tensors forward(torch::autograd::AutogradContext* context,
+                         at::TensorList parameters,
+                         c10::Device device) {
     auto copies =
-        mapped(parameters, [&](const at::Tensor& parameter) { return copy_on(device, parameter); });
+        mapped(parameters, [&](const Tensor& parameter) { return copy_on(device, parameter); });
     context->saved_data["device"] = parameters[0].device();
     context->set_materialize_grads(false);  // an unused parameter has no gradient, as in the model
     return copies;
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    torch::autograd::variable_list found;
-    for (const at::Tensor& gradient : gradients)
+  static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
+    Tensors found;
+    for (const Tensor& gradient : gradients)
       found.push_back(gradient.defined() ? gradient.to(context->saved_data["device"].toDevice())
                                          : gradient);
     found.emplace_back();  // the device has no gradient
@@ -184,7 +184,7 @@ bool ModelReplicas::is_to_compare(size_t count) const {
   return !was_compared_ && count > 1 && at::GradMode::is_enabled();
 }
 
-void ModelReplicas::warn_of_lost_tie(const std::vector<std::vector<at::Tensor>>& outputs) {
+void ModelReplicas::warn_of_lost_tie(const std::vector<Tensors>& outputs) {
   was_compared_ = true;
   const auto uses = mapped_indices(outputs.size(), [&](size_t i) {
     return parameter_uses(outputs[i], replicas_[i]->parameters());
@@ -206,9 +206,7 @@ void ModelReplicas::warn_of_lost_tie(const std::vector<std::vector<at::Tensor>>&
 namespace detail {
 
 // A scalar is copied to all devices.
-std::vector<at::Tensor> scatter(const at::Tensor& tensor,
-                                const std::vector<c10::Device>& devices,
-                                int64_t dim) {
+Tensors scatter(const Tensor& tensor, const std::vector<c10::Device>& devices, int64_t dim) {
   if (tensor.dim() == 0)
     return mapped(devices, [&](c10::Device device) { return tensor.to(device); });
   auto parts = tensor.chunk(std::ssize(devices), dim);
@@ -218,8 +216,8 @@ std::vector<at::Tensor> scatter(const at::Tensor& tensor,
 }
 
 // Scalars become a vector, as in Python.
-at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim) {
-  const auto here = mapped(parts, [&](const at::Tensor& part) { return part.to(device); });
+Tensor gather(const Tensors& parts, c10::Device device, int64_t dim) {
+  const auto here = mapped(parts, [&](const Tensor& part) { return part.to(device); });
   return here[0].dim() == 0 ? at::stack(here) : at::cat(here, dim);
 }
 

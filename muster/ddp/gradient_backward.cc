@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/reducer_state.h"
@@ -151,7 +152,7 @@ bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& out
       continue;
     watched = true;
     const std::weak_ptr<State> weak = weak_from_this();
-    output.tensor.register_hook([weak, of, forward](const at::Tensor&) {
+    output.tensor.register_hook([weak, of, forward](const Tensor&) {
       const auto state = weak.lock();
       if (!state && of == Expected::local)
         return;

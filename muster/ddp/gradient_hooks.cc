@@ -12,7 +12,7 @@
 
 namespace muster {
 
-void GradientHooks::hang(const std::vector<at::Tensor>& parameters,
+void GradientHooks::hang(const Tensors& parameters,
                          const std::function<void(size_t)>& on_gradient,
                          const std::function<void(size_t)>& on_any_gradient) {
   remove();

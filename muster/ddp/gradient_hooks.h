@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/parameter_hooks.h"
 
@@ -22,7 +23,7 @@ class GradientHooks : NoCopy {
 
   // Replaces the present hooks. Both functions get the parameter's index, in one of autograd's
   // threads. `on_any_gradient` also comes for gradients of which `on_gradient` does not hear.
-  void hang(const std::vector<at::Tensor>& parameters,
+  void hang(const Tensors& parameters,
             const std::function<void(size_t)>& on_gradient,
             const std::function<void(size_t)>& on_any_gradient = nullptr);
   void remove();

@@ -39,9 +39,9 @@ namespace muster {
 
 namespace {
 
-size_t bytes_of(const std::vector<at::Tensor>& tensors) {
+size_t bytes_of(const Tensors& tensors) {
   size_t bytes = 0;
-  for (const at::Tensor& tensor : tensors)
+  for (const Tensor& tensor : tensors)
     bytes += tensor.nbytes();
   return bytes;
 }
@@ -75,9 +75,9 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
   const auto& trained = model.trained().tensors;
   std::vector<std::string> dropped;
   for (const size_t i : indices_of(before.tensors)) {
-    const at::Tensor& tensor = before.tensors[i];
-    const bool is_trained = std::ranges::any_of(
-        trained, [&](const at::Tensor& other) { return other.is_same(tensor); });
+    const Tensor& tensor = before.tensors[i];
+    const bool is_trained =
+        std::ranges::any_of(trained, [&](const Tensor& other) { return other.is_same(tensor); });
     if (is_trained || !tensor.grad().defined())
       continue;
     tensor.mutable_grad().reset();
@@ -101,7 +101,7 @@ void GradientReducer::State::build_reducer() {
   of_backward.reset();
   arrivals =
       GradientArrivals(model.trained().names, model.source().assigned(), options, group.job_rank());
-  live.set(model.parameters(), model.trained().tensors, [this](const at::Tensor& tensor) {
+  live.set(model.parameters(), model.trained().tensors, [this](const Tensor& tensor) {
     return model.source().ignores(tensor);
   });
   as_views = options.gradient_as_bucket_view && !live.shares();
@@ -150,8 +150,8 @@ void GradientReducer::State::try_buckets() {
   const auto before = trial->cap().mib();
   if (!trial->next()) {
     const auto medians = trial->medians();
-    const at::Tensor mine = at::tensor(medians, at::kDouble).unsqueeze(0);
-    const at::Tensor all = at::empty({group.size(), mine.size(1)}, at::kDouble);
+    const Tensor mine = at::tensor(medians, at::kDouble).unsqueeze(0);
+    const Tensor all = at::empty({group.size(), mine.size(1)}, at::kDouble);
     steps.meet_in_forward("where bucket sizes are chosen", [&] { group.all_gather(all, mine); });
     const auto* values = all.const_data_ptr<double>();
     const std::string chosen = trial->decide({values, values + all.numel()});
@@ -171,7 +171,7 @@ void GradientReducer::State::recover() {
     if (!begun)
       return;
     waits_for_gradients.reset();
-    for (const at::Tensor& parameter : model.trained().tensors)
+    for (const Tensor& parameter : model.trained().tensors)
       parameter.mutable_grad().reset();
     build_reducer();
     expect_nothing();
@@ -321,7 +321,7 @@ void GradientReducer::State::after_reduced_forward(std::vector<ForwardOutput>& o
         "find_unused_parameters off");
   }
   translate_failures(cat("DistributedDataParallel: forward on rank ", group.job_rank()), [&] {
-    std::vector<at::Tensor> tensors;
+    Tensors tensors;
     if (finds_unused()) {
       for (const ForwardOutput& output : outputs)
         tensors.push_back(output.tensor);
@@ -396,7 +396,7 @@ ProcessGroup& GradientReducer::group() {
 const Hook& GradientReducer::hook() const {
   return state_->options.hook;
 }
-bool GradientReducer::ignores(const at::Tensor& parameter) const {
+bool GradientReducer::ignores(const Tensor& parameter) const {
   return state_->model.source().ignores(parameter);
 }
 

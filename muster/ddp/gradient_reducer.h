@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/ddp/options.h"
@@ -23,8 +24,8 @@
 namespace muster {
 
 // A model's parameters in registration order, without duplicates.
-std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
-std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model);
+Tensors distinct_parameters(const torch::nn::Module& model);
+Tensors distinct_parameters(const torch::jit::Module& model);
 
 class ModelSource;
 
@@ -98,7 +99,7 @@ class GradientReducer : NoCopy {
   ProcessGroup& group();
   const Hook& hook() const;
   // Whether `parameter` is one of ignored_parameters: each rank keeps its own gradient of it.
-  bool ignores(const at::Tensor& parameter) const;
+  bool ignores(const Tensor& parameter) const;
 
   struct State;  // gradient_reducer.cc
 

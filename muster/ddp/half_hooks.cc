@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {
@@ -33,7 +34,7 @@ class HalfHook : public CommunicationHook {
     return type_ == at::kHalf ? "fp16_compression" : "bf16_compression";
   }
   Reduction reduce(GradientBucket bucket) override {
-    const at::Tensor half = bucket.tensor.to(type_).div_(bucket.group.size());
+    const Tensor half = bucket.tensor.to(type_).div_(bucket.group.size());
     count_sent(half);
     return [half, tensor = bucket.tensor, work = bucket.group.all_reduce_async(half)]() mutable {
       work.wait();

@@ -15,13 +15,13 @@ namespace muster {
 
 namespace {
 
-bool is_like(const at::Tensor& tensor, const at::Tensor& model) {
+bool is_like(const Tensor& tensor, const Tensor& model) {
   if (!tensor.defined() || tensor.sizes() != model.sizes())
     return false;
   return tensor.scalar_type() == model.scalar_type() && tensor.device() == model.device();
 }
 
-std::string shape_of(const at::Tensor& tensor) {
+std::string shape_of(const Tensor& tensor) {
   if (!tensor.defined())
     return "none";
   return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
@@ -29,10 +29,10 @@ std::string shape_of(const at::Tensor& tensor) {
 
 // The bucket's views in the parameters' shapes. A bucket of complex gradients has real numbers, but
 // the Reducer counts them as complex ones, so that its own views are of the first half.
-std::vector<at::Tensor> gradients_of(const c10d::GradBucket& bucket) {
-  std::vector<at::Tensor> views;
+Tensors gradients_of(const c10d::GradBucket& bucket) {
+  Tensors views;
   int64_t begin = 0;
-  for (const at::Tensor& parameter : bucket.getParameters()) {
+  for (const Tensor& parameter : bucket.getParameters()) {
     if (!parameter.is_complex())
       return bucket.getGradients();
     auto shape = parameter.sizes().vec();
@@ -61,7 +61,7 @@ GradientBucket HookAdapter::describe(c10d::GradBucket& bucket) const {
                        .index = bucket.getIndex(),
                        .last = bucket.isLast(),
                        .group = group_};
-  for (const at::Tensor& parameter : found.parameters)
+  for (const Tensor& parameter : found.parameters)
     found.names.push_back(names_.at(parameter.unsafeGetTensorImpl()));
   if (!found.tensor.is_sparse())
     found.gradients = gradients_of(bucket);
@@ -88,8 +88,8 @@ void HookAdapter::rethrow_named(size_t index, const std::vector<std::string>& na
 }
 
 // A sparse gradient is a bucket of its own, which hooks are not made for.
-Reduction HookAdapter::reduce_sparse(const at::Tensor& tensor) {
-  std::vector<at::Tensor> tensors{tensor};
+Reduction HookAdapter::reduce_sparse(const Tensor& tensor) {
+  Tensors tensors{tensor};
   const auto work = group_.c10d()->allreduce(tensors);
   return [work, tensors, ranks = group_.size()]() mutable {
     work->wait();
@@ -101,7 +101,7 @@ Reduction HookAdapter::reduce_sparse(const at::Tensor& tensor) {
 c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {
   GradientBucket described = describe(bucket);
   const size_t index = described.index;
-  const at::Tensor tensor = described.tensor;
+  const Tensor tensor = described.tensor;
   auto names = described.names;
   try {
     Reduction reduction =
@@ -120,7 +120,7 @@ c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& b
 
 // Called by the Reducer at the end of the backward. A hook that returns another tensor than it
 // should would put wrong gradients into the parameters.
-at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
+Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
   const size_t index = result.toInt();
   auto node = pending_.extract(index);
   if (node.empty())
@@ -128,9 +128,9 @@ at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
   Pending& pending = node.mapped();
   try {
     const OnStream on_stream(pending.stream);
-    at::Tensor average = pending.reduction.get();
+    Tensor average = pending.reduction.get();
     on_stream.give(average);
-    const at::Tensor& expected = pending.tensor;
+    const Tensor& expected = pending.tensor;
     if (is_like(average, expected))
       return average;
     throw invalid_argument("expected a tensor like the bucket's, ",

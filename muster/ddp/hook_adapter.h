@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/trained_parameters.h"
 
@@ -26,19 +27,19 @@ class HookAdapter : public c10d::CommHookInterface {
   HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
-  at::Tensor parseHookResult(const c10::IValue& result) override;
+  Tensor parseHookResult(const c10::IValue& result) override;
   // The hook's own, on the stream of its last bucket.
   void end_step();
 
  private:
   struct Pending {
     Reduction reduction;
-    at::Tensor tensor;
+    Tensor tensor;
     std::vector<std::string> names;
     std::optional<c10::Stream> stream;  // none on the CPU
   };
   GradientBucket describe(c10d::GradBucket& bucket) const;
-  Reduction reduce_sparse(const at::Tensor& tensor);
+  Reduction reduce_sparse(const Tensor& tensor);
   [[noreturn]] void rethrow_named(size_t index, const std::vector<std::string>& names) const;
 
   Hook hook_;

@@ -17,28 +17,28 @@
 namespace muster {
 
 // The largest absolute number is infinite or NaN where any number is.
-void FiniteStep::look(const at::Tensor& average) {
+void FiniteStep::look(const Tensor& average) {
   if (average.numel() > 0)
     largest_.push_back(at::linalg_vector_norm(average, std::numeric_limits<double>::infinity()));
 }
 
 // One wait for all buckets, whose types may differ.
 bool FiniteStep::end() {
-  const std::vector<at::Tensor> finite =
-      mapped(std::exchange(largest_, {}), [](const at::Tensor& one) { return one.isfinite(); });
+  const Tensors finite =
+      mapped(std::exchange(largest_, {}), [](const Tensor& one) { return one.isfinite(); });
   return finite.empty() || at::stack(finite).all().item<bool>();
 }
 
-at::Tensor HookMemory::find(const std::string& name) const {
+Tensor HookMemory::find(const std::string& name) const {
   const auto found = tensors_.find(name);
-  return found == tensors_.end() ? at::Tensor() : found->second;
+  return found == tensors_.end() ? Tensor() : found->second;
 }
 
 // A parameter that has another size now has no error that would fit.
 void HookMemory::add_to(const GradientBucket& bucket) const {
   for (const size_t i : indices_of(bucket.names)) {
-    const at::Tensor error = find(bucket.names[i]);
-    const at::Tensor& gradient = bucket.gradients[i];
+    const Tensor error = find(bucket.names[i]);
+    const Tensor& gradient = bucket.gradients[i];
     if (!error.defined() || error.numel() != gradient.numel())
       continue;
     gradient.view(-1).add_(error.to(gradient.options()));
@@ -46,7 +46,7 @@ void HookMemory::add_to(const GradientBucket& bucket) const {
 }
 
 // The parts are views of `flat`, not copies.
-void HookMemory::keep(const GradientBucket& bucket, const at::Tensor& flat) {
+void HookMemory::keep(const GradientBucket& bucket, const Tensor& flat) {
   int64_t begin = 0;
   for (const size_t i : indices_of(bucket.names)) {
     const int64_t size = bucket.gradients[i].numel();
@@ -68,14 +68,14 @@ void HookMemory::rescale(double factor) {
     tensor.mul_(factor);
 }
 
-std::map<std::string, at::Tensor> HookMemory::copies(const std::string& prefix) const {
-  std::map<std::string, at::Tensor> found;
+std::map<std::string, Tensor> HookMemory::copies(const std::string& prefix) const {
+  std::map<std::string, Tensor> found;
   for (const auto& [name, tensor] : tensors_)
     found[prefix + name] = tensor.clone();
   return found;
 }
 
-void HookMemory::load(const std::string& prefix, const std::map<std::string, at::Tensor>& tensors) {
+void HookMemory::load(const std::string& prefix, const std::map<std::string, Tensor>& tensors) {
   tensors_.clear();
   for (const auto& [name, tensor] : tensors) {
     if (name.starts_with(prefix))

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {
@@ -18,12 +19,12 @@ namespace muster {
 // answer.
 class FiniteStep {
  public:
-  void look(const at::Tensor& average);
+  void look(const Tensor& average);
   // Returns the answer and starts anew. Blocking: for the GPU.
   bool end();
 
  private:
-  std::vector<at::Tensor> largest_;
+  Tensors largest_;
 };
 
 class HookMemory {
@@ -31,21 +32,21 @@ class HookMemory {
   // Adds to the bucket's tensor; nothing for a parameter that is new or has another size now.
   void add_to(const GradientBucket& bucket) const;
   // Keeps the parts of `flat`, which has the bucket's shape and stays in use.
-  void keep(const GradientBucket& bucket, const at::Tensor& flat);
+  void keep(const GradientBucket& bucket, const Tensor& flat);
 
-  at::Tensor find(const std::string& name) const;  // undefined if there is none
-  void set(const std::string& name, at::Tensor tensor) { left_[name] = std::move(tensor); }
+  Tensor find(const std::string& name) const;  // undefined if there is none
+  void set(const std::string& name, Tensor tensor) { left_[name] = std::move(tensor); }
   // Remembers or drops what the step has left.
   void end_step(bool remembers);
   void rescale(double factor);
 
   // The names are `prefix` followed by the parameters' names.
-  std::map<std::string, at::Tensor> copies(const std::string& prefix) const;
-  void load(const std::string& prefix, const std::map<std::string, at::Tensor>& tensors);
+  std::map<std::string, Tensor> copies(const std::string& prefix) const;
+  void load(const std::string& prefix, const std::map<std::string, Tensor>& tensors);
 
  private:
-  std::map<std::string, at::Tensor> tensors_;
-  std::map<std::string, at::Tensor> left_;  // from the current step
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, Tensor> left_;  // from the current step
 };
 
 // The names that a state may have: prefixes of tensors, integers.

@@ -16,10 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/base/uneven_inputs.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/hook_adapter.h"
@@ -37,12 +39,12 @@ class CountOfRanks : public c10d::Work {
   explicit CountOfRanks(int count)
       : future_(c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()))) {
-    const std::vector<at::Tensor> result{at::full({1}, count, at::kFloat)};
+    const Tensors result{at::full({1}, count, at::kFloat)};
     future_->markCompleted(c10::IValue(result));
   }
   bool isCompleted() override { return true; }
-  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
-  std::vector<at::Tensor> result() override { return future_->value().toTensorVector(); }
+  bool wait(milliseconds /*timeout*/) override { return true; }
+  Tensors result() override { return future_->value().toTensorVector(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
@@ -138,7 +140,7 @@ void GradientReducer::State::shadow_backward() {
   for (auto& bucket : buckets)
     futures.push_back(parts.reducer->run_comm_hook(bucket));
   if (finds_unused()) {  // this rank uses none
-    std::vector<at::Tensor> used{parts.reducer->get_local_used_map_on_device().zero_()};
+    Tensors used{parts.reducer->get_local_used_map_on_device().zero_()};
     group.watch_stream("all_reduce of used parameters", /*number=*/-1, [&] {
       group.c10d()->allreduce(used)->wait();
     });

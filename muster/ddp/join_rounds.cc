@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -57,9 +58,9 @@ bool& RanksShadow::active_here() {
 // that had inputs.
 JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
   const JoinFlags flags = flags_of(mine);
-  const at::Tensor row = at::empty({1, std::ssize(flags)}, at::kLong);
+  const Tensor row = at::empty({1, std::ssize(flags)}, at::kLong);
   std::ranges::copy(flags, row.mutable_data_ptr<int64_t>());
-  const at::Tensor all = at::empty({group_.size(), row.size(1)}, at::kLong);
+  const Tensor all = at::empty({group_.size(), row.size(1)}, at::kLong);
   group_.all_gather(all, row);
   Answer answer;
   int last = 0;

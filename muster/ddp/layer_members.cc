@@ -16,7 +16,7 @@ namespace {
 
 struct LayerMember {
   const char* name;
-  at::Tensor* tensor;
+  Tensor* tensor;
 };
 
 template <class Layer>
@@ -81,11 +81,10 @@ std::vector<LayerMember> members_of(torch::nn::Module& module) {
 }
 
 // What the clone has for each registered tensor of the model.
-std::map<const c10::TensorImpl*, at::Tensor> registered_copies(const torch::nn::Module& from,
-                                                               const torch::nn::Module& to) {
-  std::map<const c10::TensorImpl*, at::Tensor> copies;
-  const auto note = [&](const std::vector<at::Tensor>& sources,
-                        const std::vector<at::Tensor>& targets) {
+std::map<const c10::TensorImpl*, Tensor> registered_copies(const torch::nn::Module& from,
+                                                           const torch::nn::Module& to) {
+  std::map<const c10::TensorImpl*, Tensor> copies;
+  const auto note = [&](const Tensors& sources, const Tensors& targets) {
     for (const size_t i : indices_of(targets))
       copies.emplace(sources[i].unsafeGetTensorImpl(), targets[i]);
   };
@@ -101,7 +100,7 @@ std::vector<AssignedMember> assigned_members(torch::nn::Module& model) {
   model.apply([&](const std::string& prefix, torch::nn::Module& layer) {
     const auto registered = layer.named_parameters(/*recurse=*/false);
     for (const LayerMember& member : members_of(layer)) {
-      const at::Tensor* const own = registered.find(member.name);
+      const Tensor* const own = registered.find(member.name);
       if (!member.tensor->defined() || (own != nullptr && own->is_same(*member.tensor)))
         continue;
       found.push_back({.name = prefix.empty() ? member.name : cat(prefix, ".", member.name),
@@ -122,7 +121,7 @@ void copy_member_ties(const torch::nn::Module& from,
     const std::vector<LayerMember> members = members_of(*sources[i]);
     const std::vector<LayerMember> of_copy = members_of(*targets[i]);
     for (const size_t j : indices_of(members)) {
-      const at::Tensor& member = *members[j].tensor;
+      const Tensor& member = *members[j].tensor;
       const auto copy = copies.find(member.unsafeGetTensorImpl());
       if (copy != copies.end())
         *of_copy[j].tensor = copy->second;

@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // A member that is not what its layer has registered under that name.
 struct AssignedMember {
   std::string name;  // in the model
-  at::Tensor tensor;
+  Tensor tensor;
   const torch::nn::Module* layer;
 };
 

@@ -23,9 +23,9 @@ std::vector<LiveReducer*>& all() {
   return all;
 }
 
-std::set<const c10::TensorImpl*> addresses_of(const std::vector<at::Tensor>& tensors) {
+std::set<const c10::TensorImpl*> addresses_of(const Tensors& tensors) {
   std::set<const c10::TensorImpl*> found;
-  for (const at::Tensor& tensor : tensors)
+  for (const Tensor& tensor : tensors)
     found.insert(tensor.unsafeGetTensorImpl());
   return found;
 }
@@ -43,9 +43,7 @@ LiveReducer::~LiveReducer() {
 }
 
 // Both models learn that they share a parameter, whichever says it last.
-void LiveReducer::set(const std::vector<at::Tensor>& parameters,
-                      const std::vector<at::Tensor>& trained,
-                      Ignores ignores) {
+void LiveReducer::set(const Tensors& parameters, const Tensors& trained, Ignores ignores) {
   const std::lock_guard lock(mutex());
   ignores_ = std::move(ignores);
   parameters_ = addresses_of(parameters);
@@ -60,7 +58,7 @@ void LiveReducer::set(const std::vector<at::Tensor>& parameters,
   }
 }
 
-bool LiveReducer::another_awaits(const at::Tensor& parameter) const {
+bool LiveReducer::another_awaits(const Tensor& parameter) const {
   if (!shares_)
     return false;
   const std::lock_guard lock(mutex());
@@ -70,20 +68,20 @@ bool LiveReducer::another_awaits(const at::Tensor& parameter) const {
   });
 }
 
-bool LiveReducer::any_keeps_gradient(const at::Tensor& parameter) {
+bool LiveReducer::any_keeps_gradient(const Tensor& parameter) {
   const std::lock_guard lock(mutex());
   return std::ranges::any_of(all(), [&](const LiveReducer* reducer) {
     return reducer->keeps_gradients_ && reducer->trained_.contains(parameter.unsafeGetTensorImpl());
   });
 }
 
-bool LiveReducer::any_has(const at::Tensor& parameter) {
+bool LiveReducer::any_has(const Tensor& parameter) {
   const std::lock_guard lock(mutex());
   return std::ranges::any_of(all(),
                              [&](const LiveReducer* reducer) { return reducer->has(parameter); });
 }
 
-bool LiveReducer::any_knows(const at::Tensor& parameter) {
+bool LiveReducer::any_knows(const Tensor& parameter) {
   const std::lock_guard lock(mutex());
   return std::ranges::any_of(all(), [&](const LiveReducer* reducer) {
     return reducer->has(parameter) || (reducer->ignores_ && reducer->ignores_(parameter));
@@ -91,11 +89,11 @@ bool LiveReducer::any_knows(const at::Tensor& parameter) {
 }
 
 // The caller holds the lock.
-bool LiveReducer::has(const at::Tensor& parameter) const {
+bool LiveReducer::has(const Tensor& parameter) const {
   return parameters_.contains(parameter.unsafeGetTensorImpl());
 }
 
-bool is_of_wrapped_model(const at::Tensor& leaf) {
+bool is_of_wrapped_model(const Tensor& leaf) {
   return LiveReducer::any_knows(leaf) || optim::has_divided_gradient(leaf) ||
          optim::is_layer_part(leaf);
 }

@@ -11,14 +11,14 @@ namespace {
 constexpr int64_t compared_values = 4096;
 
 // Returns a view of the first values, by which a step is noticed.
-at::Tensor first_values(const at::Tensor& parameter) {
-  const at::Tensor flat = parameter.detach().flatten();
+Tensor first_values(const Tensor& parameter) {
+  const Tensor flat = parameter.detach().flatten();
   return flat.narrow(0, 0, std::min(flat.numel(), compared_values));
 }
 
 }  // namespace
 
-void LocalGradients::note(const at::Tensor& parameter, const std::string& name) {
+void LocalGradients::note(const Tensor& parameter, const std::string& name) {
   if (parameter_.defined() && !parameter_.is_same(parameter))
     return;
   parameter_ = parameter;
@@ -28,7 +28,7 @@ void LocalGradients::note(const at::Tensor& parameter, const std::string& name) 
   returned_ = false;
 }
 
-void LocalGradients::note_returned(const at::Tensor& parameter, const std::string& name) {
+void LocalGradients::note_returned(const Tensor& parameter, const std::string& name) {
   if (parameter_.defined())
     return;
   note(parameter, name);
@@ -41,13 +41,13 @@ void LocalGradients::accept() {
 }
 
 bool LocalGradients::gradient_was_cleared() const {
-  const at::Tensor& gradient = parameter_.grad();
+  const Tensor& gradient = parameter_.grad();
   return !gradient.defined() || gradient._version() != gradient_version_;
 }
 
 // A parameter of another type or device was converted, and no step has done that.
 bool LocalGradients::has_other_values() const {
-  const at::Tensor now = first_values(parameter_);
+  const Tensor now = first_values(parameter_);
   if (!now.options().type_equal(values_.options()) || now.numel() != values_.numel())
     return false;
   return !at::equal(values_, now);

@@ -9,20 +9,22 @@
 #include <cstdint>
 #include <string>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 class LocalGradients {
  public:
   // A backward has added to the gradient of this parameter, and nothing averages it.
   // Blocking: no; the values are copied on the parameter's own device.
-  void note(const at::Tensor& parameter, const std::string& name);
+  void note(const Tensor& parameter, const std::string& name);
   // torch::autograd::grad has returned gradients to the program, and left none at this parameter.
   // Blocking: as note().
-  void note_returned(const at::Tensor& parameter, const std::string& name);
+  void note_returned(const Tensor& parameter, const std::string& name);
   // Accepts what has happened to the parameter so far: a step inside of no_sync() is meant.
   void accept();
   // A reduction has averaged the gradients, or they were dropped.
-  void forget() { parameter_ = at::Tensor(); }
+  void forget() { parameter_ = Tensor(); }
 
   // Whether the parameter has changed since, and its gradient was cleared as after a step, or was
   // the program's own.
@@ -35,9 +37,9 @@ class LocalGradients {
   bool gradient_was_cleared() const;
   bool has_other_values() const;
 
-  at::Tensor parameter_;  // undefined: none
+  Tensor parameter_;  // undefined: none
   std::string name_;
-  at::Tensor values_;  // its first ones, at the last backward
+  Tensor values_;  // its first ones, at the last backward
   uint32_t gradient_version_ = 0;
   bool returned_ = false;
 };

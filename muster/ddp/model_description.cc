@@ -5,6 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -12,12 +13,12 @@ namespace {
 
 // Buckets are filled by strides: a channels_last weight beside a contiguous one would be averaged
 // in another order. Usual strides are not said.
-std::string strides_of(const at::Tensor& tensor) {
+std::string strides_of(const Tensor& tensor) {
   return tensor.is_contiguous() ? "" : cat(" strides [", join(tensor.strides(), ", "), "]");
 }
 
 // "parameter fc1.weight: Float [10, 64]".
-std::string describe(const std::string& kind, const std::string& name, const at::Tensor& tensor) {
+std::string describe(const std::string& kind, const std::string& name, const Tensor& tensor) {
   return cat(kind,
              " ",
              name,

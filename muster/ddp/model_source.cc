@@ -41,7 +41,7 @@ class ModuleSource : public ModelSource {
   std::vector<NamedTensor> buffers() const override {
     return defined_items(model_->named_buffers());
   }
-  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
+  void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
     // It visits the parameters themselves: LibTorch's own lists are copies, with all names put
     // together.
     struct Access : torch::nn::Module {
@@ -87,8 +87,8 @@ class ScriptSource : public ModelSource {
   explicit ScriptSource(torch::jit::Module model) : model_(std::move(model)) {}
   std::vector<NamedTensor> parameters() const override { return named(model_.named_parameters()); }
   std::vector<NamedTensor> buffers() const override { return named(model_.named_buffers()); }
-  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
-    for (const at::Tensor& tensor : model_.parameters())
+  void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
+    for (const Tensor& tensor : model_.parameters())
       visit(tensor);
   }
   bool is_training() const override { return model_.is_training(); }
@@ -111,7 +111,7 @@ class ListSource : public ModelSource {
   explicit ListSource(std::vector<NamedTensor> parameters) : parameters_(std::move(parameters)) {}
   std::vector<NamedTensor> parameters() const override { return parameters_; }
   std::vector<NamedTensor> buffers() const override { return {}; }
-  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
+  void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
     for (const NamedTensor& item : parameters_)
       visit(item.tensor);
   }
@@ -128,11 +128,11 @@ class PartialSource : public ModelSource {
   PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored);
   std::vector<NamedTensor> parameters() const override { return followed(whole_->parameters()); }
   std::vector<NamedTensor> buffers() const override { return followed(whole_->buffers()); }
-  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override;
+  void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override;
   std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
   std::vector<std::string> assigned() const override { return whole_->assigned(); }
   std::vector<NamedTensor> renormalized() const override { return kept(whole_->renormalized()); }
-  bool ignores(const at::Tensor& tensor) const override {
+  bool ignores(const Tensor& tensor) const override {
     const std::lock_guard lock(mutex_);
     return ignored_.contains(tensor.unsafeGetTensorImpl());
   }
@@ -150,17 +150,17 @@ class PartialSource : public ModelSource {
   void follow(const std::vector<NamedTensor>& items) const;
 
   ModelSourcePtr whole_;
-  std::vector<at::Tensor> given_;  // themselves, so that no other tensor gets their addresses
+  Tensors given_;  // themselves, so that no other tensor gets their addresses
   // The rest follows the model. Backwards ask ignores() in their own threads.
   mutable std::mutex mutex_;
-  mutable std::map<std::string, at::Tensor> named_;
+  mutable std::map<std::string, Tensor> named_;
   mutable std::set<const c10::TensorImpl*> ignored_;     // addresses of both
   mutable std::vector<const c10::TensorImpl*> visited_;  // parameters of the last visit
 };
 
 bool is_meant(const IgnoredParameter& ignored, const NamedTensor& item) {
   const auto* name = std::get_if<std::string>(&ignored);
-  return name != nullptr ? item.name == *name : item.tensor.is_same(std::get<at::Tensor>(ignored));
+  return name != nullptr ? item.name == *name : item.tensor.is_same(std::get<Tensor>(ignored));
 }
 
 [[noreturn]] void fail_not_of_model(const IgnoredParameter& ignored,
@@ -198,15 +198,15 @@ PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredPara
 
 // A visit has no names. They are asked for only where the model has other parameters than before,
 // since every forward visits.
-void PartialSource::for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const {
-  std::vector<at::Tensor> all;
-  whole_->for_each_parameter([&](const at::Tensor& tensor) { all.push_back(tensor); });
-  auto now = mapped(all, [](const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); });
+void PartialSource::for_each_parameter(const std::function<void(const Tensor&)>& visit) const {
+  Tensors all;
+  whole_->for_each_parameter([&](const Tensor& tensor) { all.push_back(tensor); });
+  auto now = mapped(all, [](const Tensor& tensor) { return tensor.unsafeGetTensorImpl(); });
   if (!std::ranges::equal(now, visited_)) {
     follow(whole_->parameters());
     visited_.assign(now.begin(), now.end());
   }
-  for (const at::Tensor& tensor : all)
+  for (const Tensor& tensor : all)
     if (!ignores(tensor))
       visit(tensor);
 }
@@ -225,7 +225,7 @@ void PartialSource::follow(const std::vector<NamedTensor>& items) const {
   if (!has_changed)
     return;
   ignored_.clear();
-  for (const at::Tensor& tensor : given_)
+  for (const Tensor& tensor : given_)
     ignored_.insert(tensor.unsafeGetTensorImpl());
   for (const auto& [name, tensor] : named_)
     ignored_.insert(tensor.unsafeGetTensorImpl());

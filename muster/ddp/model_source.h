@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/ddp/options.h"
 
 namespace muster {
@@ -24,11 +25,11 @@ class ModelSource {
   virtual std::vector<NamedTensor> parameters() const = 0;
   virtual std::vector<NamedTensor> buffers() const = 0;
   // Visits the same parameters, without names. Must be cheap: every forward calls it.
-  virtual void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const = 0;
+  virtual void for_each_parameter(const std::function<void(const Tensor&)>& visit) const = 0;
   // The parameters whose gradients are sparse tensors.
   virtual std::set<const c10::TensorImpl*> sparse() const { return {}; }
   // Whether it is one of ignored_parameters: not a parameter here, although the model has it.
-  virtual bool ignores(const at::Tensor& /*tensor*/) const { return false; }
+  virtual bool ignores(const Tensor& /*tensor*/) const { return false; }
   virtual bool is_training() const = 0;
   // Names under which layers compute with other tensors than are registered (layer_members.h).
   virtual std::vector<std::string> assigned() const { return {}; }

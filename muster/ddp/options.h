@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/ddp/bucket_cap.h"
 #include "muster/ddp/hooks.h"
 
@@ -18,15 +19,14 @@ namespace muster {
 
 // A parameter in a plain list. Without a name it is named by its number.
 struct NamedTensor {
-  NamedTensor(at::Tensor of) : tensor(std::move(of)) {}  // NOLINT(google-explicit-constructor)
-  NamedTensor(std::string of_name, at::Tensor of)
-      : name(std::move(of_name)), tensor(std::move(of)) {}
+  NamedTensor(Tensor of) : tensor(std::move(of)) {}  // NOLINT(google-explicit-constructor)
+  NamedTensor(std::string of_name, Tensor of) : name(std::move(of_name)), tensor(std::move(of)) {}
   std::string name;
-  at::Tensor tensor;
+  Tensor tensor;
 };
 
 // A parameter's name in the model, or the tensor itself.
-using IgnoredParameter = std::variant<std::string, at::Tensor>;
+using IgnoredParameter = std::variant<std::string, Tensor>;
 
 struct DdpOptions {
   // Empty, or exactly this rank's device; anything else is an error.

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -11,18 +12,16 @@ namespace {
 
 class Sink : public torch::autograd::Function<Sink> {
  public:
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                at::TensorList outputs) {
+  static Tensors forward(torch::autograd::AutogradContext* context, at::TensorList outputs) {
     context->set_materialize_grads(false);  // no gradient stays none
     // Outputs keep their memory and version: changing an output in place is seen as without the
     // sink.
-    torch::autograd::variable_list joined;
-    for (const at::Tensor& output : outputs)
+    Tensors joined;
+    for (const Tensor& output : outputs)
       joined.push_back(output.detach());
     return joined;
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
-                                                 const torch::autograd::variable_list& gradients) {
+  static Tensors backward(torch::autograd::AutogradContext* /*context*/, const Tensors& gradients) {
     return gradients;
   }
 };
@@ -31,7 +30,7 @@ class Sink : public torch::autograd::Function<Sink> {
 
 void join_outputs(std::vector<ForwardOutput>& outputs) {
   std::vector<ForwardOutput*> followed;
-  torch::autograd::variable_list tensors;
+  Tensors tensors;
   for (ForwardOutput& output : outputs) {
     if (!output.replace || !output.tensor.grad_fn())
       continue;

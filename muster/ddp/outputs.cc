@@ -54,7 +54,7 @@ void collect_from_value(const c10::IValue& value,
                         std::vector<ForwardOutput>& found) {
   if (value.isTensor()) {
     if (value.toTensor().defined())
-      found.push_back({value.toTensor(), [replace](const at::Tensor& other) { replace(other); }});
+      found.push_back({value.toTensor(), [replace](const Tensor& other) { replace(other); }});
   } else if (value.isTensorList()) {
     collect_from_list(value.toTensorList(), found);
   } else if (value.isList()) {

@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
 struct ForwardOutput {
-  at::Tensor tensor;
+  Tensor tensor;
   // Puts another tensor in its place; empty if the result returns copies or constants.
-  std::function<void(const at::Tensor&)> replace;
+  std::function<void(const Tensor&)> replace;
 };
 
 namespace detail {
@@ -39,11 +40,11 @@ inline constexpr bool kReplaceable =
 
 // The kinds of types that are looked into, in the order in which a type is tried for them.
 template <class T>
-concept TensorOutput = std::is_base_of_v<at::Tensor, std::remove_cvref_t<T>>;
+concept TensorOutput = std::is_base_of_v<Tensor, std::remove_cvref_t<T>>;
 template <class T>
 concept ScriptOutput = std::is_same_v<std::remove_cvref_t<T>, c10::IValue>;
 template <class T>
-concept TensorList = std::is_same_v<std::remove_cvref_t<T>, c10::List<at::Tensor>>;
+concept TensorList = std::is_same_v<std::remove_cvref_t<T>, c10::List<Tensor>>;
 template <class T>
 concept HasTensors = requires(T& value) { value.tensors(); };
 template <class T>
@@ -63,16 +64,16 @@ void collect_tensor(T&& value, std::vector<ForwardOutput>& found) {
     return;
   found.push_back({value, {}});
   if constexpr (kReplaceable<lasts, T>) {
-    found.back().replace = [&value](const at::Tensor& other) {
-      static_cast<at::Tensor&>(value) = other;
+    found.back().replace = [&value](const Tensor& other) {
+      static_cast<Tensor&>(value) = other;
     };
   }
 }
 
 // A list is a reference: its copy in the function has the same tensors.
-inline void collect_list(const c10::List<at::Tensor>& list, std::vector<ForwardOutput>& found) {
+inline void collect_list(const c10::List<Tensor>& list, std::vector<ForwardOutput>& found) {
   for (const size_t i : indices_of(list))
-    found.push_back({list.get(i), [list, i](const at::Tensor& other) { list.set(i, other); }});
+    found.push_back({list.get(i), [list, i](const Tensor& other) { list.set(i, other); }});
 }
 
 template <bool lasts, class T>
@@ -93,8 +94,8 @@ void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
       collect_script_outputs(value, found);
   } else if constexpr (TensorList<T>) {
     collect_list(value, found);
-  } else if constexpr (std::is_convertible_v<T, at::Tensor>) {
-    collect_outputs<false>(at::Tensor(value), found);
+  } else if constexpr (std::is_convertible_v<T, Tensor>) {
+    collect_outputs<false>(Tensor(value), found);
   } else if constexpr (HasTensors<T>) {
     collect_outputs<true>(value.tensors(), found);
   } else if constexpr (TupleOutput<T>) {

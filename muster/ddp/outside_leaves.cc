@@ -19,9 +19,9 @@ namespace {
 constexpr int common_backwards = 2;
 constexpr int judged_backwards = 1000;  // leaves that are equal until then are averaged by hand
 
-std::vector<at::Tensor> leaves_of_running_graph() {
+Tensors leaves_of_running_graph() {
   const auto* const nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  std::vector<at::Tensor> leaves;
+  Tensors leaves;
   if (nodes == nullptr)
     return leaves;
   for (torch::autograd::Node* node : *nodes)
@@ -54,16 +54,16 @@ void add(ValueSample& sum, const ValueSample& part) {
 
 }  // namespace
 
-void OutsideLeaves::look(const std::function<bool(const at::Tensor&)>& is_known) {
+void OutsideLeaves::look(const std::function<bool(const Tensor&)>& is_known) {
   if (is_looking())
     look(leaves_of_running_graph(), is_known);
 }
 
-void OutsideLeaves::look(const std::vector<at::Tensor>& leaves,
-                         const std::function<bool(const at::Tensor&)>& is_known) {
+void OutsideLeaves::look(const Tensors& leaves,
+                         const std::function<bool(const Tensor&)>& is_known) {
   if (!is_looking())
     return;
-  for (const at::Tensor& leaf : leaves)
+  for (const Tensor& leaf : leaves)
     if (!is_known(leaf))
       note(leaf);
   if (++looks_ < looked_backwards)
@@ -72,7 +72,7 @@ void OutsideLeaves::look(const std::vector<at::Tensor>& leaves,
   is_decided_ = leaves_.empty();
 }
 
-void OutsideLeaves::note(const at::Tensor& tensor) {
+void OutsideLeaves::note(const Tensor& tensor) {
   const auto same = [&](const Leaf& leaf) {
     const auto held = leaf.tensor.lock();
     return held && held.get() == tensor.unsafeGetTensorImpl();
@@ -90,7 +90,7 @@ std::vector<OutsideLeaves::Watched> OutsideLeaves::watched() const {
     if (leaf.seen < common_backwards)
       continue;
     if (auto held = leaf.tensor.lock())
-      watched.push_back({.tensor = at::Tensor(std::move(held)), .first = leaf.first});
+      watched.push_back({.tensor = Tensor(std::move(held)), .first = leaf.first});
   }
   return watched;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/ddp/value_sample.h"
 
 namespace muster {
@@ -27,10 +28,9 @@ class OutsideLeaves {
 
   // Looks at the graph of the backward that runs, in the first backwards. `is_known` leaves are
   // another's to watch. Call it from a hook of that backward.
-  void look(const std::function<bool(const at::Tensor&)>& is_known);
+  void look(const std::function<bool(const Tensor&)>& is_known);
   // The same for the leaves of a backward, each once.
-  void look(const std::vector<at::Tensor>& leaves,
-            const std::function<bool(const at::Tensor&)>& is_known);
+  void look(const Tensors& leaves, const std::function<bool(const Tensor&)>& is_known);
   // Whether the next backward is one of the first.
   bool is_looking() const { return !is_decided_ && looks_ < looked_backwards; }
   // Samples the leaves that several backwards had in common. Blocking: no.
@@ -50,11 +50,11 @@ class OutsideLeaves {
   };
 
   struct Watched {
-    at::Tensor tensor;
+    Tensor tensor;
     ValueSample first;
   };
 
-  void note(const at::Tensor& tensor);
+  void note(const Tensor& tensor);
   std::vector<Watched> watched() const;
 
   std::vector<Leaf> leaves_;

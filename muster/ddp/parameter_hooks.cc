@@ -18,7 +18,7 @@ class SharedHook : public torch::autograd::PostAccumulateGradHook {
   explicit SharedHook(std::unique_ptr<PostAccumulateGradHook> earlier)
       : earlier_(std::move(earlier)) {}
 
-  void operator()(const at::Tensor& parameter) override {
+  void operator()(const Tensor& parameter) override {
     for (const Listener& listener : listeners_)
       listener.body();
     if (earlier_)
@@ -44,13 +44,13 @@ class SharedHook : public torch::autograd::PostAccumulateGradHook {
 };
 
 // nullptr where the parameter has no hook, or one that is not ours.
-SharedHook* shared_hook_of(const at::Tensor& parameter) {
+SharedHook* shared_hook_of(const Tensor& parameter) {
   return dynamic_cast<SharedHook*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
 }
 
 }  // namespace
 
-void ParameterHooks::hang(const std::vector<at::Tensor>& parameters,
+void ParameterHooks::hang(const Tensors& parameters,
                           const std::function<void(size_t)>& on_gradient) {
   remove();
   parameters_ = parameters;
@@ -65,7 +65,7 @@ void ParameterHooks::hang(const std::vector<at::Tensor>& parameters,
 
 // The last who listens puts the earlier hook back.
 void ParameterHooks::remove() {
-  for (const at::Tensor& parameter : parameters_) {
+  for (const Tensor& parameter : parameters_) {
     SharedHook* const hook = shared_hook_of(parameter);
     if (hook == nullptr)
       continue;

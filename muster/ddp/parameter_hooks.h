@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -20,12 +21,11 @@ class ParameterHooks : NoCopy {
 
   // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's
   // threads.
-  void hang(const std::vector<at::Tensor>& parameters,
-            const std::function<void(size_t)>& on_gradient);
+  void hang(const Tensors& parameters, const std::function<void(size_t)>& on_gradient);
   void remove();
 
  private:
-  std::vector<at::Tensor> parameters_;
+  Tensors parameters_;
 };
 
 }  // namespace muster

@@ -17,8 +17,7 @@
 
 namespace muster {
 
-ParameterUses parameter_uses(const std::vector<at::Tensor>& outputs,
-                             const std::vector<at::Tensor>& parameters) {
+ParameterUses parameter_uses(const Tensors& outputs, const Tensors& parameters) {
   using torch::autograd::Node;
   std::map<std::pair<const Node*, uint32_t>, size_t> numbers;
   for (const size_t i : indices_of(parameters)) {
@@ -27,7 +26,7 @@ ParameterUses parameter_uses(const std::vector<at::Tensor>& outputs,
   }
   ParameterUses uses(parameters.size());
   std::vector<Node*> found =
-      mapped(outputs, [](const at::Tensor& output) { return output.grad_fn().get(); });
+      mapped(outputs, [](const Tensor& output) { return output.grad_fn().get(); });
   std::erase(found, nullptr);
   std::set<Node*> seen(found.begin(), found.end());
   for (size_t i = 0; i < found.size(); ++i) {
@@ -43,8 +42,7 @@ ParameterUses parameter_uses(const std::vector<at::Tensor>& outputs,
   return uses;
 }
 
-std::optional<LostTie> lost_tie(const std::vector<ParameterUses>& uses,
-                                const std::vector<at::Tensor>& parameters) {
+std::optional<LostTie> lost_tie(const std::vector<ParameterUses>& uses, const Tensors& parameters) {
   const ParameterUses& of_model = uses.front();
   const auto is_lost = [&](size_t copied, size_t used) {
     return std::all_of(uses.begin() + 1, uses.end(), [&](const ParameterUses& of_copy) {

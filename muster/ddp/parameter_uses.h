@@ -8,13 +8,14 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 using ParameterUses = std::vector<int>;  // by the parameters' numbers
 
 // Parameters are leaves, or hang on others' graphs.
-ParameterUses parameter_uses(const std::vector<at::Tensor>& outputs,
-                             const std::vector<at::Tensor>& parameters);
+ParameterUses parameter_uses(const Tensors& outputs, const Tensors& parameters);
 
 // A parameter that all copies read and the model does not, and the one that the model reads so
 // often more instead.
@@ -23,7 +24,6 @@ struct LostTie {
   size_t in_model;
 };
 // The first of `uses` is the model's.
-std::optional<LostTie> lost_tie(const std::vector<ParameterUses>& uses,
-                                const std::vector<at::Tensor>& parameters);
+std::optional<LostTie> lost_tie(const std::vector<ParameterUses>& uses, const Tensors& parameters);
 
 }  // namespace muster

@@ -6,13 +6,14 @@
 #include <functional>
 #include <utility>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 class PostHook : public torch::autograd::FunctionPostHook {
  public:
   explicit PostHook(std::function<void()> body) : body_(std::move(body)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
+  Tensors operator()(const Tensors& outputs, const Tensors&) override {
     body_();
     return outputs;
   }

@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/hook_memory.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/numpy_random.h"
@@ -25,11 +26,11 @@ namespace muster {
 namespace {
 
 // Makes the columns of each matrix orthogonal, in place, one after the other.
-void gram_schmidt(const at::Tensor& matrices, double epsilon) {
+void gram_schmidt(const Tensor& matrices, double epsilon) {
   const int64_t columns = matrices.size(2);
   for (int64_t i = 0; i < columns; ++i) {
-    at::Tensor column = matrices.slice(2, i, i + 1);
-    const at::Tensor norm = at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, /*keepdim=*/true);
+    Tensor column = matrices.slice(2, i, i + 1);
+    const Tensor norm = at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, /*keepdim=*/true);
     // A column of zeros stays one: Python's becomes NaN without an epsilon.
     if (epsilon == 0) {
       column.div_(at::where(norm == 0, at::ones_like(norm), norm));
@@ -38,18 +39,18 @@ void gram_schmidt(const at::Tensor& matrices, double epsilon) {
     }
     if (i + 1 == columns)
       continue;
-    at::Tensor rest = matrices.slice(2, i + 1);
+    Tensor rest = matrices.slice(2, i + 1);
     rest.sub_(at::sum(column * rest, {1}, /*keepdim=*/true) * column);
   }
 }
 
 // QR is faster with more columns, but not for halves.
-void orthogonalize(at::Tensor matrices, double epsilon) {
+void orthogonalize(Tensor matrices, double epsilon) {
   const auto type = matrices.scalar_type();
   const int64_t rank = matrices.size(2);
   if (rank <= 2 || type == at::kHalf || type == at::kBFloat16)
     return gram_schmidt(matrices, epsilon);
-  at::Tensor upper = at::empty({matrices.size(0), rank, rank}, matrices.options());
+  Tensor upper = at::empty({matrices.size(0), rank, rank}, matrices.options());
   at::linalg_qr_out(matrices, upper, matrices);
 }
 
@@ -58,10 +59,10 @@ void orthogonalize(at::Tensor matrices, double epsilon) {
 struct PowerSgdBucket {
   explicit PowerSgdBucket(GradientBucket of) : bucket(std::move(of)) {}
   GradientBucket bucket;
-  at::Tensor before;  // with the errors of earlier steps
+  Tensor before;  // with the errors of earlier steps
   std::vector<size_t> compressed, whole;
-  std::vector<at::Tensor> matrices, ps, qs;
-  at::Tensor flat_ps, flat_qs, flat_whole;
+  Tensors matrices, ps, qs;
+  Tensor flat_ps, flat_qs, flat_whole;
   bool first = false;  // of this bucket that is compressed
   std::optional<Work> whole_work, ps_work;
 };
@@ -85,8 +86,8 @@ class PowerSgdHook : public CommunicationHook {
   void choose(PowerSgdBucket& under_way) const;
   void lay_out(PowerSgdBucket& under_way) const;
   void begin_qs(PowerSgdBucket& under_way);
-  std::vector<at::Tensor> kept_qs(const PowerSgdBucket& under_way) const;
-  at::Tensor finish(PowerSgdBucket& under_way);
+  Tensors kept_qs(const PowerSgdBucket& under_way) const;
+  Tensor finish(PowerSgdBucket& under_way);
   void finish_compressed(PowerSgdBucket& now);
 
   const PowerSgdOptions options_;
@@ -149,7 +150,7 @@ void PowerSgdHook::recover(ProcessGroup& group) {
   qs_ = {};
   errors_.end_step(/*remembers=*/false);
   finite_ = {};
-  const at::Tensor numbers = at::empty({2}, at::kLong);
+  const Tensor numbers = at::empty({2}, at::kLong);
   numbers.mutable_data_ptr<int64_t>()[0] = step_;
   numbers.mutable_data_ptr<int64_t>()[1] = random_.drawn();
   group.broadcast(numbers, 0);
@@ -187,10 +188,10 @@ void PowerSgdHook::choose(PowerSgdBucket& under_way) const {
 
 // Makes memory for all Ps in one tensor, and for all Qs in another.
 void PowerSgdHook::lay_out(PowerSgdBucket& under_way) const {
-  const auto rank_of = [&](const at::Tensor& matrix) {
+  const auto rank_of = [&](const Tensor& matrix) {
     return std::min({matrix.size(1), matrix.size(2), options_.matrix_rank});
   };
-  const auto room = [&](int64_t dim, at::Tensor& flat, std::vector<at::Tensor>& parts) {
+  const auto room = [&](int64_t dim, Tensor& flat, Tensors& parts) {
     int64_t size = 0;
     for (const auto& matrix : under_way.matrices)
       size += matrix.size(dim) * rank_of(matrix);
@@ -208,10 +209,10 @@ void PowerSgdHook::lay_out(PowerSgdBucket& under_way) const {
 }
 
 // The last step's Qs, of matrices that have kept their shape; undefined for others.
-std::vector<at::Tensor> PowerSgdHook::kept_qs(const PowerSgdBucket& under_way) const {
-  std::vector<at::Tensor> kept(under_way.qs.size());
+Tensors PowerSgdHook::kept_qs(const PowerSgdBucket& under_way) const {
+  Tensors kept(under_way.qs.size());
   for (size_t i = 0; options_.warm_start && i < kept.size(); ++i) {
-    const at::Tensor q = qs_.find(under_way.bucket.names[under_way.compressed[i]]);
+    const Tensor q = qs_.find(under_way.bucket.names[under_way.compressed[i]]);
     if (q.defined() && q.sizes() == under_way.qs[i].sizes())
       kept[i] = q;
   }
@@ -222,13 +223,13 @@ std::vector<at::Tensor> PowerSgdHook::kept_qs(const PowerSgdBucket& under_way) c
 // draws a seed for a bucket without a matrix, too.
 void PowerSgdHook::begin_qs(PowerSgdBucket& under_way) {
   const auto kept = kept_qs(under_way);
-  const bool all_kept = std::ranges::all_of(kept, &at::Tensor::defined);
+  const bool all_kept = std::ranges::all_of(kept, &Tensor::defined);
   const bool draws_for_nothing = kept.empty() && (under_way.first || !options_.warm_start);
   std::optional<at::Generator> generator;
   if (!all_kept || draws_for_nothing)
     generator = at::detail::createCPUGenerator(random_.below(1'000'000'000));
   for (const size_t i : indices_of(kept)) {
-    at::Tensor& q = under_way.qs[i];
+    Tensor& q = under_way.qs[i];
     if (kept[i].defined()) {
       q.copy_(kept[i]);
     } else {
@@ -254,7 +255,7 @@ Reduction PowerSgdHook::reduce(GradientBucket bucket) {
   begin_qs(now);
   for (const size_t i : indices_of(now.matrices))
     at::bmm_out(now.ps[i], now.matrices[i], now.qs[i]);
-  std::vector<at::Tensor> whole;
+  Tensors whole;
   for (const size_t i : now.whole)
     whole.push_back(now.bucket.gradients[i].reshape(-1));
   if (!whole.empty()) {
@@ -275,7 +276,7 @@ Reduction PowerSgdHook::reduce(GradientBucket bucket) {
 // Averages the Ps, computes and averages the Qs, and puts the products where the gradients were.
 void PowerSgdHook::finish_compressed(PowerSgdBucket& now) {
   now.ps_work->wait();
-  for (const at::Tensor& p : now.ps)
+  for (const Tensor& p : now.ps)
     orthogonalize(p, options_.orthogonalization_epsilon);
   for (const size_t i : indices_of(now.qs))
     at::bmm_out(now.qs[i], now.matrices[i].transpose(1, 2), now.ps[i]);
@@ -289,13 +290,13 @@ void PowerSgdHook::finish_compressed(PowerSgdBucket& now) {
 }
 
 // The difference to what the gradients were is the error, which the next step adds.
-at::Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
+Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
   if (now.whole_work) {
     now.whole_work->wait();
     now.flat_whole.div_(now.bucket.group.size());
     int64_t begin = 0;
     for (const size_t i : now.whole) {
-      at::Tensor gradient = now.bucket.gradients[i];
+      Tensor gradient = now.bucket.gradients[i];
       gradient.copy_(now.flat_whole.slice(0, begin, begin + gradient.numel()).view_as(gradient));
       begin += gradient.numel();
     }

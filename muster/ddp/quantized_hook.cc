@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {
@@ -21,17 +22,17 @@ namespace {
 constexpr double kLargest = 255;  // of the numbers that a byte stands for
 
 // A row for each block: its scale and zero point, chosen so that 0 stays 0.
-at::Tensor scales_and_zeros(const at::Tensor& blocks) {
+Tensor scales_and_zeros(const Tensor& blocks) {
   const auto [least, most] = at::aminmax(blocks, 1);
-  const at::Tensor below = at::clamp_max(least, 0), above = at::clamp_min(most, 0);
+  const Tensor below = at::clamp_max(least, 0), above = at::clamp_min(most, 0);
   constexpr float kLeastScale = std::numeric_limits<float>::epsilon();
-  const at::Tensor scale = at::clamp_min((above - below) / kLargest, kLeastScale);
-  const at::Tensor zero = at::clamp(-at::round(below / scale), 0, kLargest);
+  const Tensor scale = at::clamp_min((above - below) / kLargest, kLeastScale);
+  const Tensor zero = at::clamp(-at::round(below / scale), 0, kLargest);
   return at::stack({scale, zero}, 1).to(at::kFloat);
 }
 
 // A row for each block; the last one is padded with zeros.
-at::Tensor padded_to_blocks(const at::Tensor& tensor, int64_t block) {
+Tensor padded_to_blocks(const Tensor& tensor, int64_t block) {
   const int64_t size = block == 0 ? std::max<int64_t>(tensor.numel(), 1) : block;
   const int64_t missing = (size - tensor.numel() % size) % size;
   return (missing == 0 ? tensor : at::constant_pad_nd(tensor, {0, missing})).view({-1, size});
@@ -45,11 +46,11 @@ class QuantizedHook : public CommunicationHook {
 
  private:
   // A rank's rows of what was gathered.
-  static at::Tensor gathered(ProcessGroup& group, const at::Tensor& all, int rank) {
+  static Tensor gathered(ProcessGroup& group, const Tensor& all, int rank) {
     const int64_t rows = all.size(0) / group.size();
     return all.slice(0, rank * rows, (rank + 1) * rows);
   }
-  at::Tensor room_for_all(const ProcessGroup& group, const at::Tensor& mine) {
+  Tensor room_for_all(const ProcessGroup& group, const Tensor& mine) {
     count_sent(mine);
     auto sizes = mine.sizes().vec();
     sizes[0] *= group.size();
@@ -62,20 +63,20 @@ class QuantizedHook : public CommunicationHook {
 // Bytes and scales are sent at once: a rank's own scales tell what its bytes mean.
 Reduction QuantizedHook::reduce(GradientBucket bucket) {
   ProcessGroup group = bucket.group;
-  const at::Tensor blocks = padded_to_blocks(bucket.tensor, options_.block).to(at::kFloat);
-  const at::Tensor scales = scales_and_zeros(blocks);
-  const at::Tensor scale = scales.select(1, 0).unsqueeze(1);
-  const at::Tensor zero = scales.select(1, 1).unsqueeze(1);
-  const at::Tensor bytes = at::clamp(at::round(blocks / scale) + zero, 0, kLargest).to(at::kByte);
-  const at::Tensor all_scales = room_for_all(group, scales), all_bytes = room_for_all(group, bytes);
+  const Tensor blocks = padded_to_blocks(bucket.tensor, options_.block).to(at::kFloat);
+  const Tensor scales = scales_and_zeros(blocks);
+  const Tensor scale = scales.select(1, 0).unsqueeze(1);
+  const Tensor zero = scales.select(1, 1).unsqueeze(1);
+  const Tensor bytes = at::clamp(at::round(blocks / scale) + zero, 0, kLargest).to(at::kByte);
+  const Tensor all_scales = room_for_all(group, scales), all_bytes = room_for_all(group, bytes);
   Work scales_work = group.all_gather_async(all_scales, scales);
   Work bytes_work = group.all_gather_async(all_bytes, bytes);
   return [=, tensor = bucket.tensor]() mutable {
     scales_work.wait();
     bytes_work.wait();
-    at::Tensor sum = at::zeros_like(blocks);
+    Tensor sum = at::zeros_like(blocks);
     for (int rank = 0; rank < group.size(); ++rank) {
-      const at::Tensor of_rank = gathered(group, all_scales, rank);
+      const Tensor of_rank = gathered(group, all_scales, rank);
       sum += of_rank.select(1, 0).unsqueeze(1) *
              (gathered(group, all_bytes, rank).to(at::kFloat) - of_rank.select(1, 1).unsqueeze(1));
     }

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/record.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/nccl/gpu_ends.h"
@@ -53,9 +55,8 @@ class RecordedGroup : public C10dGroup {
       gpu_ends_ = std::make_unique<GpuEnds>(group.device());
   }
 
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
-                                           const c10d::AllreduceOptions& options) override {
-    const at::Tensor* const first = tensors.empty() ? nullptr : tensors.data();
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    const Tensor* const first = tensors.empty() ? nullptr : tensors.data();
     const int64_t number = count_.fetch_add(1) + 1;
     const auto record = std::make_shared<CallRecord>(name_.c_str(), "all_reduce", number, first);
     try {
@@ -77,8 +78,7 @@ class RecordedGroup : public C10dGroup {
   }
 
   // Of the order of the gradients, before buckets are built anew.
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
-                                           const c10d::BroadcastOptions& options) override {
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     auto work = C10dGroup::broadcast(tensors, options);
     if (gpu_ends_)
       group_.watch("broadcast of the order of gradients", /*number=*/-1, work);

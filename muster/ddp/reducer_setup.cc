@@ -18,6 +18,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/recorded_group.h"
 #include "muster/optim/parts.h"
@@ -79,7 +80,7 @@ std::vector<size_t> first_limits(size_t first_cap, size_t cap, bool finds_unused
 // Refuses a parameter of which another part of muster divides the gradient: both would take it. Of
 // FullySharded's such a parameter has no memory besides, so that a frozen one is refused too.
 void check_gradient_is_whole(const NamedTensor& parameter, const ProcessGroup& group) {
-  const at::Tensor& tensor = parameter.tensor;
+  const Tensor& tensor = parameter.tensor;
   const bool is_frozen_with_memory = !tensor.requires_grad() && tensor.storage().nbytes() > 0;
   if (!optim::has_divided_gradient(tensor) || is_frozen_with_memory)
     return;
@@ -148,7 +149,7 @@ Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool fi
   int64_t parameters = 0;
   for (const c10d::GradBucket& bucket : reducer.get_grad_buckets(/*return_zero_tensors=*/false)) {
     parameters += std::ssize(bucket.getParameters());
-    const at::Tensor& gradients = bucket.getBuffer();
+    const Tensor& gradients = bucket.getBuffer();
     if (has_hook || !gradients.defined() || gradients.is_sparse())
       continue;
     ++traffic.calls;

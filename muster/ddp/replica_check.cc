@@ -58,16 +58,16 @@ std::vector<int> odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
 
 }  // namespace
 
-int64_t hash_of_bits(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach().contiguous();
+int64_t hash_of_bits(const Tensor& tensor) {
+  const Tensor plain = tensor.detach().contiguous();
   if (plain.is_cpu())
     return hash_of_bytes(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
   if (plain.nbytes() % 4 != 0)
     return hash_of_bits(plain.cpu());
   // On a device the words are summed, each times an odd number of its place: the sum alone would
   // not see where a word lies.
-  const at::Tensor words = plain.view(-1).view(at::kInt).to(at::kLong);
-  const at::Tensor places = at::arange(words.numel(), words.options()) * 2 + 1;
+  const Tensor words = plain.view(-1).view(at::kInt).to(at::kLong);
+  const Tensor places = at::arange(words.numel(), words.options()) * 2 + 1;
   return ((words + 0x9E3779B9) * places).sum().item<int64_t>();
 }
 
@@ -76,7 +76,7 @@ void ReplicaCheck::count(const ModelSource& source, bool compares) {
     return;
   const auto items = items_of(source);
   const size_t parameters = source.parameters().size();
-  const at::Tensor all = hashes_of_all(items, compares);
+  const Tensor all = hashes_of_all(items, compares);
   const auto value = [&](int rank, size_t column) {
     return all.const_data_ptr<int64_t>()[rank * all.size(1) + column];
   };
@@ -105,14 +105,14 @@ std::vector<NamedTensor> ReplicaCheck::items_of(const ModelSource& model) const 
 }
 
 // A row for each rank: whether it compares, and a hash of each item.
-at::Tensor ReplicaCheck::hashes_of_all(const std::vector<NamedTensor>& items, bool compares) {
+Tensor ReplicaCheck::hashes_of_all(const std::vector<NamedTensor>& items, bool compares) {
   const int64_t columns = std::ssize(items) + 1;
-  const at::Tensor mine = at::zeros({1, columns}, at::kLong);
+  const Tensor mine = at::zeros({1, columns}, at::kLong);
   auto* const row = mine.mutable_data_ptr<int64_t>();
   row[0] = compares ? 1 : 0;
   for (size_t i = 0; compares && i < items.size(); ++i)
     row[i + 1] = hash_of_bits(items[i].tensor);
-  const at::Tensor all = at::empty({group_.size(), columns}, at::kLong);
+  const Tensor all = at::empty({group_.size(), columns}, at::kLong);
   group_.all_gather(all, mine);
   return all;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/model_source.h"
 #include "muster/ddp/options.h"
@@ -15,7 +16,7 @@ namespace muster {
 
 // A hash of a tensor's bits, in element order: different tensors have different hashes, except with
 // probability 2^-64.
-int64_t hash_of_bits(const at::Tensor& tensor);
+int64_t hash_of_bits(const Tensor& tensor);
 
 class ReplicaCheck {
  public:
@@ -31,7 +32,7 @@ class ReplicaCheck {
 
  private:
   std::vector<NamedTensor> items_of(const ModelSource& model) const;
-  at::Tensor hashes_of_all(const std::vector<NamedTensor>& items, bool compares);
+  Tensor hashes_of_all(const std::vector<NamedTensor>& items, bool compares);
   [[noreturn]] void refuse(const std::string& what, const std::vector<int>& ranks) const;
 
   ProcessGroup group_;

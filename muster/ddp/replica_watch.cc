@@ -46,7 +46,7 @@ void ReplicaWatch::look_outside() {
     outside_.look(is_of_wrapped_model);
 }
 
-void ReplicaWatch::take_gradient(const at::Tensor& gradient) {
+void ReplicaWatch::take_gradient(const Tensor& gradient) {
   if (watches_gradients_ && gradient.defined())
     gradient_ = sample_of(gradient);
 }

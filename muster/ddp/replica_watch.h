@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/options.h"
 #include "muster/ddp/outside_leaves.h"
@@ -28,7 +29,7 @@ class ReplicaWatch {
   // A backward that will be averaged runs, and has called this from a hook.
   void look_outside();
   // This rank's gradient of TrainedParameters::told_by has arrived, and is not averaged yet.
-  void take_gradient(const at::Tensor& gradient);
+  void take_gradient(const Tensor& gradient);
   // What this rank says of its next step. Each backward samples another parameter's weights.
   StepSamples take(const TrainedParameters& trained, int64_t backwards);
   // The first rank warns, once of each kind. `steps` has what every rank said; none: nothing was

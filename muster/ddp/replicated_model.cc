@@ -67,8 +67,8 @@ void ReplicatedModel::gather() {
 }
 
 void ReplicatedModel::take() {
-  std::vector<at::Tensor> all;
-  model_->for_each_parameter([&](const at::Tensor& tensor) { all.push_back(tensor); });
+  Tensors all;
+  model_->for_each_parameter([&](const Tensor& tensor) { all.push_back(tensor); });
   optim::refuse_other_parts("DistributedDataParallel", all, group_.job_ranks(), group_.job_rank());
   if (!options_.init_sync)
     return;
@@ -82,15 +82,15 @@ void ReplicatedModel::take() {
 void ReplicatedModel::record() {
   identities_.clear();
   kept_.clear();
-  model_->for_each_parameter([&](const at::Tensor& tensor) { kept_.push_back(tensor); });
+  model_->for_each_parameter([&](const Tensor& tensor) { kept_.push_back(tensor); });
   trained_ = trained_parameters(*model_);
   identities_ = parameter_identities(*model_);
 }
 
-std::vector<at::Tensor> ReplicatedModel::new_parameters() const {
+Tensors ReplicatedModel::new_parameters() const {
   const auto known = by_tensor(identities_);
-  std::vector<at::Tensor> found;
-  model_->for_each_parameter([&](const at::Tensor& tensor) {
+  Tensors found;
+  model_->for_each_parameter([&](const Tensor& tensor) {
     const auto before = known.find(tensor.unsafeGetTensorImpl());
     if (before == known.end() || !before->second->same_values(identity_of(tensor)))
       found.push_back(tensor.detach());
@@ -125,12 +125,12 @@ bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) co
 
 // The buffers have versions of their own here: a graph that has saved a buffer stays valid when a
 // broadcast changes it before the next forward.
-std::vector<at::Tensor> ReplicatedModel::buffers() const {
+Tensors ReplicatedModel::buffers() const {
   return mapped(model_->buffers(),
                 [](const NamedTensor& buffer) { return buffer.tensor.variable_data(); });
 }
 
-void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root) {
+void ReplicatedModel::broadcast(const Tensors& tensors, int root) {
   if (tensors.empty() || group_.size() == 1)
     return;
   translate_failures(cat("DistributedDataParallel: broadcast from rank ",
@@ -147,7 +147,7 @@ void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root
 }
 
 void ReplicatedModel::broadcast_all(int root) {
-  broadcast(mapped(kept_, [](const at::Tensor& tensor) { return tensor.detach(); }), root);
+  broadcast(mapped(kept_, [](const Tensor& tensor) { return tensor.detach(); }), root);
   broadcast(buffers(), root);
 }
 

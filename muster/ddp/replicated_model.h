@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/model_source.h"
 #include "muster/ddp/options.h"
@@ -30,7 +31,7 @@ class ReplicatedModel {
   void record();
   // The parameters trained since then.
   const TrainedParameters& trained() const { return trained_; }
-  const std::vector<at::Tensor>& parameters() const { return kept_; }  // including frozen ones
+  const Tensors& parameters() const { return kept_; }  // including frozen ones
 
   // The change of the parameters since then.
   enum class Change {
@@ -47,16 +48,16 @@ class ReplicatedModel {
 
  private:
   bool only_freezes(const std::vector<ParameterIdentity>& now) const;
-  std::vector<at::Tensor> new_parameters() const;
-  std::vector<at::Tensor> buffers() const;
-  void broadcast(const std::vector<at::Tensor>& tensors, int root = 0);
+  Tensors new_parameters() const;
+  Tensors buffers() const;
+  void broadcast(const Tensors& tensors, int root = 0);
 
   ModelSourcePtr model_;
   ProcessGroup group_;
   const DdpOptions options_;
   TrainedParameters trained_;
   std::vector<ParameterIdentity> identities_;  // of all parameters whose values the ranks share
-  std::vector<at::Tensor> kept_;               // the same: keeps their addresses from being reused
+  Tensors kept_;                               // the same: keeps their addresses from being reused
   std::vector<std::string> descriptions_;      // of all ranks' models
   int64_t gathered_ = 0;
 };

@@ -16,6 +16,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/join_rounds.h"
 
 namespace muster {
@@ -23,7 +24,7 @@ namespace muster {
 namespace {
 
 // The dimensions over which a channel's statistics are taken.
-std::vector<int64_t> all_but_channels(const at::Tensor& tensor) {
+std::vector<int64_t> all_but_channels(const Tensor& tensor) {
   std::vector<int64_t> dims{0};
   for (int64_t i = 2; i < tensor.dim(); ++i)
     dims.push_back(i);
@@ -31,20 +32,20 @@ std::vector<int64_t> all_but_channels(const at::Tensor& tensor) {
 }
 
 // Shapes values of [C] so that they can be added to [N, C, …].
-at::Tensor per_channel(const at::Tensor& values, const at::Tensor& like) {
+Tensor per_channel(const Tensor& values, const Tensor& like) {
   std::vector<int64_t> sizes(like.dim(), 1);
   sizes[1] = values.numel();
   return values.to(like.scalar_type()).view(sizes);
 }
 
 // LibTorch's kernels take an optional where modules have an undefined tensor.
-std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
+std::optional<Tensor> if_defined(const Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
 // Gathers a row from every rank.
-at::Tensor rows_of_all_ranks(ProcessGroup group, const at::Tensor& mine) {
-  const at::Tensor all = at::empty({group.size(), mine.numel()}, mine.options());
+Tensor rows_of_all_ranks(ProcessGroup group, const Tensor& mine) {
+  const Tensor all = at::empty({group.size(), mine.numel()}, mine.options());
   group.all_gather(all, mine.view({1, -1}));
   return all;
 }
@@ -63,56 +64,56 @@ void check_values(double count, const ProcessGroup& group) {
 
 // Statistics of the joined batch as LibTorch's kernels give them.
 struct JoinedStatistics {
-  at::Tensor mean, invstd;
-  at::Tensor counts;  // one for each rank
+  Tensor mean, invstd;
+  Tensor counts;  // one for each rank
 };
 
 // Statistics of the joined batch, in double.
 struct SummedStatistics {
-  at::Tensor mean, variance, unbiased;
+  Tensor mean, variance, unbiased;
   double count = 0;
 };
 
 // Joins each rank's count, mean and sum of squares about its mean.
 // Half types are widened: their differences would be rounded.
-SummedStatistics statistics_by_sums(const at::Tensor& given, const ProcessGroup& group) {
-  const at::Tensor input = given.scalar_type() == at::kDouble ? given : given.to(at::kFloat);
+SummedStatistics statistics_by_sums(const Tensor& given, const ProcessGroup& group) {
+  const Tensor input = given.scalar_type() == at::kDouble ? given : given.to(at::kFloat);
   const int64_t channels = input.size(1);
   const int64_t count = input.numel() / std::max<int64_t>(channels, 1);
   const auto doubles = input.options().dtype(at::kDouble);
-  at::Tensor mean = at::zeros({channels}, doubles), squares = mean;
+  Tensor mean = at::zeros({channels}, doubles), squares = mean;
   if (count > 0) {
     const auto dims = all_but_channels(input);
     mean = at::sum(input, dims, false, at::kDouble) / static_cast<double>(count);
     // The rounded mean is taken away first, and the rest of it corrected afterwards.
-    const at::Tensor shift = mean.to(input.scalar_type());
+    const Tensor shift = mean.to(input.scalar_type());
     squares = at::sum((input - per_channel(shift, input)).to(at::kDouble).square(), dims) -
               count * (mean - shift.to(at::kDouble)).square();
   }
-  const at::Tensor all =
+  const Tensor all =
       rows_of_all_ranks(group, at::cat({mean, squares, at::full({1}, count, doubles)}));
-  const at::Tensor counts = all.slice(1, 2 * channels);
-  const at::Tensor means = all.slice(1, 0, channels);
+  const Tensor counts = all.slice(1, 2 * channels);
+  const Tensor means = all.slice(1, 0, channels);
   SummedStatistics joined;
   joined.count = counts.sum().item<double>();
   check_values(joined.count, group);
   joined.mean = (means * counts).sum(0) / joined.count;
-  const at::Tensor sum = all.slice(1, channels, 2 * channels).sum(0) +
-                         ((means - joined.mean).square() * counts).sum(0);
+  const Tensor sum = all.slice(1, channels, 2 * channels).sum(0) +
+                     ((means - joined.mean).square() * counts).sum(0);
   joined.variance = sum / joined.count;
   joined.unbiased = sum / (joined.count - 1);
   return joined;
 }
 
 // Moves running statistics towards those of now.
-void follow(const at::Tensor& running, const at::Tensor& now, double momentum) {
+void follow(const Tensor& running, const Tensor& now, double momentum) {
   if (running.defined())
     running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
 }
 
 // What a rank tells: mean, deviation⁻¹ and count. One without values tells finite numbers, which
 // LibTorch's kernel takes times their count.
-at::Tensor statistics_of_rank(const at::Tensor& input, double eps, at::ScalarType type) {
+Tensor statistics_of_rank(const Tensor& input, double eps, at::ScalarType type) {
   const int64_t channels = input.size(1);
   const auto options = input.options().dtype(type);
   if (input.numel() == 0)
@@ -123,29 +124,29 @@ at::Tensor statistics_of_rank(const at::Tensor& input, double eps, at::ScalarTyp
 
 // The kernel divides by the count so far. So ranks without values come last, where the host need
 // not know them.
-at::Tensor ranks_with_values_first(const at::Tensor& all) {
-  const at::Tensor is_without = (all.select(1, all.size(1) - 1) < 1).to(at::kInt);
+Tensor ranks_with_values_first(const Tensor& all) {
+  const Tensor is_without = (all.select(1, all.size(1) - 1) < 1).to(at::kInt);
   return all.index_select(0, is_without.argsort(/*stable=*/true));
 }
 
 // Calls LibTorch's kernels for GPUs as Python's SyncBatchNorm does. The host waits for the GPU only
 // where this rank has too few values to know by itself that all together have enough.
-JoinedStatistics statistics_on_gpu(const at::Tensor& input,
+JoinedStatistics statistics_on_gpu(const Tensor& input,
                                    const SyncBatchNormTensors& tensors,
                                    double momentum,
                                    double eps,
                                    const ProcessGroup& group) {
   const int64_t channels = input.size(1);
   const auto type = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor all =
+  const Tensor all =
       ranks_with_values_first(rows_of_all_ranks(group, statistics_of_rank(input, eps, type)));
   JoinedStatistics joined;
   joined.counts = all.select(1, 2 * channels).contiguous();
   if (input.numel() <= channels)
     check_values(joined.counts.sum().item<double>(), group);
-  const at::Tensor counts = tensors.running_mean.defined()
-                                ? joined.counts.to(tensors.running_mean.scalar_type())
-                                : joined.counts;
+  const Tensor counts = tensors.running_mean.defined()
+                            ? joined.counts.to(tensors.running_mean.scalar_type())
+                            : joined.counts;
   // Of its first argument the kernel takes the type alone, where there are no running statistics.
   std::tie(joined.mean, joined.invstd) =
       at::batch_norm_gather_stats_with_counts(all,
@@ -166,47 +167,45 @@ struct SavedGroup : torch::CustomClassHolder {
 };
 
 using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 class SyncNormFunction : public torch::autograd::Function<SyncNormFunction> {
  public:
-  static at::Tensor forward(AutogradContext* context,
-                            const at::Tensor& input,
-                            const std::optional<at::Tensor>& weight_or_none,
-                            const std::optional<at::Tensor>& bias_or_none,
-                            const SyncBatchNormTensors& tensors,
-                            double momentum,
-                            double eps,
-                            const ProcessGroup& group);
-  static variable_list backward(AutogradContext* context, variable_list gradients);
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& input,
+                        const std::optional<Tensor>& weight_or_none,
+                        const std::optional<Tensor>& bias_or_none,
+                        const SyncBatchNormTensors& tensors,
+                        double momentum,
+                        double eps,
+                        const ProcessGroup& group);
+  static Tensors backward(AutogradContext* context, Tensors gradients);
 
  private:
   // Both give the gradients of the weight and, whether there is one or not, of the bias to
   // `results`.
-  static at::Tensor backward_by_sums(const at::Tensor& gradient,
-                                     const variable_list& saved,
-                                     double count,
-                                     ProcessGroup group,
-                                     variable_list& results,
-                                     bool needs_input);
-  static at::Tensor backward_on_gpu(const at::Tensor& gradient,
-                                    const variable_list& saved,
-                                    ProcessGroup group,
-                                    variable_list& results,
-                                    bool needs_input);
+  static Tensor backward_by_sums(const Tensor& gradient,
+                                 const Tensors& saved,
+                                 double count,
+                                 ProcessGroup group,
+                                 Tensors& results,
+                                 bool needs_input);
+  static Tensor backward_on_gpu(const Tensor& gradient,
+                                const Tensors& saved,
+                                ProcessGroup group,
+                                Tensors& results,
+                                bool needs_input);
 };
 
 // The output is scale · input + shift, for each channel.
-at::Tensor SyncNormFunction::forward(AutogradContext* context,
-                                     const at::Tensor& input,
-                                     const std::optional<at::Tensor>& weight_or_none,
-                                     const std::optional<at::Tensor>& bias_or_none,
-                                     const SyncBatchNormTensors& tensors,
-                                     double momentum,
-                                     double eps,
-                                     const ProcessGroup& group) {
-  const at::Tensor weight = weight_or_none.value_or(at::Tensor()),
-                   bias = bias_or_none.value_or(at::Tensor());
+Tensor SyncNormFunction::forward(AutogradContext* context,
+                                 const Tensor& input,
+                                 const std::optional<Tensor>& weight_or_none,
+                                 const std::optional<Tensor>& bias_or_none,
+                                 const SyncBatchNormTensors& tensors,
+                                 double momentum,
+                                 double eps,
+                                 const ProcessGroup& group) {
+  const Tensor weight = weight_or_none.value_or(Tensor()), bias = bias_or_none.value_or(Tensor());
   if (bias.defined())
     context->saved_data["type of bias"] = bias.scalar_type();
   context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<SavedGroup>(group));
@@ -222,11 +221,11 @@ at::Tensor SyncNormFunction::forward(AutogradContext* context,
   const auto joined = statistics_by_sums(input, group);
   follow(tensors.running_mean, joined.mean, momentum);
   follow(tensors.running_var, joined.unbiased, momentum);
-  const at::Tensor invstd = at::rsqrt(joined.variance + eps);
+  const Tensor invstd = at::rsqrt(joined.variance + eps);
   context->saved_data["count"] = joined.count;
-  context->save_for_backward({input, weight, joined.mean, invstd, at::Tensor()});
-  const at::Tensor scale = weight.defined() ? invstd * weight : invstd;
-  const at::Tensor shift = bias.defined() ? bias - joined.mean * scale : -joined.mean * scale;
+  context->save_for_backward({input, weight, joined.mean, invstd, Tensor()});
+  const Tensor scale = weight.defined() ? invstd * weight : invstd;
+  const Tensor shift = bias.defined() ? bias - joined.mean * scale : -joined.mean * scale;
   const auto type = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return (input.to(type) * per_channel(scale.to(type), input.to(type)))
       .add_(per_channel(shift.to(type), input.to(type)))
@@ -235,43 +234,43 @@ at::Tensor SyncNormFunction::forward(AutogradContext* context,
 
 // dx = (dy − mean(dy) − (x − mean) · invstd² · mean(dy · (x − mean))) · invstd · weight, where the
 // means are over the joined batch.
-at::Tensor SyncNormFunction::backward_by_sums(const at::Tensor& gradient,
-                                              const variable_list& saved,
-                                              double count,
-                                              ProcessGroup group,
-                                              variable_list& results,
-                                              bool needs_input) {
-  const at::Tensor &weight = saved[1], &mean = saved[2], &invstd = saved[3];
+Tensor SyncNormFunction::backward_by_sums(const Tensor& gradient,
+                                          const Tensors& saved,
+                                          double count,
+                                          ProcessGroup group,
+                                          Tensors& results,
+                                          bool needs_input) {
+  const Tensor &weight = saved[1], &mean = saved[2], &invstd = saved[3];
   const auto type = saved[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor dy = gradient.to(type);
-  const at::Tensor centred = saved[0].to(type) - per_channel(mean, dy);
+  const Tensor dy = gradient.to(type);
+  const Tensor centred = saved[0].to(type) - per_channel(mean, dy);
   const auto dims = all_but_channels(dy);
-  const at::Tensor sum_dy = at::sum(dy, dims, false, at::kDouble);
-  const at::Tensor sum_dy_xmu = at::sum(dy * centred, dims, false, at::kDouble);
+  const Tensor sum_dy = at::sum(dy, dims, false, at::kDouble);
+  const Tensor sum_dy_xmu = at::sum(dy * centred, dims, false, at::kDouble);
   if (weight.defined())
     results[1] = (sum_dy_xmu * invstd).to(weight.scalar_type());
   results[2] = sum_dy;
   if (!needs_input)
     return {};
-  const at::Tensor sums = at::cat({sum_dy, sum_dy_xmu}) / count;
+  const Tensor sums = at::cat({sum_dy, sum_dy_xmu}) / count;
   group.all_reduce(sums);
   const int64_t channels = mean.numel();
-  const at::Tensor slope = invstd.square() * sums.slice(0, channels);
-  const at::Tensor scale = weight.defined() ? invstd * weight : invstd;
+  const Tensor slope = invstd.square() * sums.slice(0, channels);
+  const Tensor scale = weight.defined() ? invstd * weight : invstd;
   return ((dy - per_channel(sums.slice(0, 0, channels), dy) - centred * per_channel(slope, dy)) *
           per_channel(scale, dy))
       .to(saved[0].scalar_type());
 }
 
 // A rank without values still takes part in the sums.
-at::Tensor SyncNormFunction::backward_on_gpu(const at::Tensor& gradient,
-                                             const variable_list& saved,
-                                             ProcessGroup group,
-                                             variable_list& results,
-                                             bool needs_input) {
-  const at::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &invstd = saved[3];
-  at::Tensor sum_dy = at::zeros_like(mean), sum_dy_xmu = at::zeros_like(mean);
-  at::Tensor weight_gradient = weight.defined() ? at::zeros_like(weight) : at::Tensor();
+Tensor SyncNormFunction::backward_on_gpu(const Tensor& gradient,
+                                         const Tensors& saved,
+                                         ProcessGroup group,
+                                         Tensors& results,
+                                         bool needs_input) {
+  const Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &invstd = saved[3];
+  Tensor sum_dy = at::zeros_like(mean), sum_dy_xmu = at::zeros_like(mean);
+  Tensor weight_gradient = weight.defined() ? at::zeros_like(weight) : Tensor();
   if (input.numel() > 0) {
     std::tie(sum_dy, sum_dy_xmu, weight_gradient, std::ignore) =
         at::batch_norm_backward_reduce(gradient,
@@ -288,11 +287,11 @@ at::Tensor SyncNormFunction::backward_on_gpu(const at::Tensor& gradient,
   results[2] = sum_dy;
   if (!needs_input)
     return {};
-  const at::Tensor sums = at::cat({sum_dy, sum_dy_xmu});
+  const Tensor sums = at::cat({sum_dy, sum_dy_xmu});
   group.all_reduce(sums);
   if (input.numel() == 0)
     return at::empty_like(input);
-  const at::Tensor same_type = weight.defined() ? weight.to(mean.scalar_type()) : weight;
+  const Tensor same_type = weight.defined() ? weight.to(mean.scalar_type()) : weight;
   const int64_t channels = mean.numel();
   return at::batch_norm_backward_elemt(gradient,
                                        input,
@@ -306,7 +305,7 @@ at::Tensor SyncNormFunction::backward_on_gpu(const at::Tensor& gradient,
 
 // Weight and bias get the sums of this rank alone: DistributedDataParallel averages them as all
 // others.
-variable_list SyncNormFunction::backward(AutogradContext* context, variable_list gradients) {
+Tensors SyncNormFunction::backward(AutogradContext* context, Tensors gradients) {
   const auto capsule = context->saved_data["group"].toCapsule();
   const ProcessGroup group = static_cast<SavedGroup&>(*capsule).group;
   if (at::GradMode::is_enabled()) {
@@ -317,9 +316,9 @@ variable_list SyncNormFunction::backward(AutogradContext* context, variable_list
         "); call eval(), or use BatchNorm");
   }
   const auto saved = context->get_saved_variables();
-  variable_list results(7);
+  Tensors results(7);
   const bool needs_input = context->needs_input_grad(0);
-  const at::Tensor gradient = gradients[0].contiguous(saved[0].suggest_memory_format());
+  const Tensor gradient = gradients[0].contiguous(saved[0].suggest_memory_format());
   results[0] = saved[0].is_cuda() ? backward_on_gpu(gradient, saved, group, results, needs_input)
                                   : backward_by_sums(gradient,
                                                      saved,
@@ -329,7 +328,7 @@ variable_list SyncNormFunction::backward(AutogradContext* context, variable_list
                                                      needs_input);
   const auto bias = context->saved_data.find("type of bias");
   results[2] =
-      bias == context->saved_data.end() ? at::Tensor() : results[2].to(bias->second.toScalarType());
+      bias == context->saved_data.end() ? Tensor() : results[2].to(bias->second.toScalarType());
   return results;
 }
 
@@ -343,11 +342,11 @@ void refuse_statistics_inside_of_join(int rank) {
       "); set .stop_together, use BatchNorm, or give all ranks the same number of inputs");
 }
 
-at::Tensor sync_batch_norm(const at::Tensor& input,
-                           const SyncBatchNormTensors& tensors,
-                           double momentum,
-                           double eps,
-                           const ProcessGroup& group) {
+Tensor sync_batch_norm(const Tensor& input,
+                       const SyncBatchNormTensors& tensors,
+                       double momentum,
+                       double eps,
+                       const ProcessGroup& group) {
   if (group.size() > 1 && RanksShadow::here())
     refuse_statistics_inside_of_join(group.rank());
   if (input.dim() < 2) {
@@ -365,7 +364,7 @@ at::Tensor sync_batch_norm(const at::Tensor& input,
 }
 
 // Without a momentum the running statistics are the mean of all batches so far, as in PyTorch.
-at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
+Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   if (!is_training())
     return BatchNormImplBase::forward(input);
   double momentum = options.momentum().value_or(0);

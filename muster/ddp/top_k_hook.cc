@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/hook_memory.h"
 #include "muster/ddp/hooks.h"
 
@@ -46,7 +47,7 @@ class TopKHook : public CommunicationHook {
   }
 
  private:
-  at::Tensor places_to_send(const GradientBucket& bucket) const;
+  Tensor places_to_send(const GradientBucket& bucket) const;
 
   const TopKOptions options_;
   HookMemory errors_;
@@ -55,14 +56,14 @@ class TopKHook : public CommunicationHook {
 
 // Places in the bucket, chosen gradient by gradient, so that a large gradient does not silence a
 // small one.
-at::Tensor TopKHook::places_to_send(const GradientBucket& bucket) const {
-  std::vector<at::Tensor> places;
+Tensor TopKHook::places_to_send(const GradientBucket& bucket) const {
+  Tensors places;
   int64_t begin = 0;
-  for (const at::Tensor& gradient : bucket.gradients) {
+  for (const Tensor& gradient : bucket.gradients) {
     const int64_t size = gradient.numel();
     const double wanted = std::ceil(options_.density * static_cast<double>(size));
     const auto count = std::clamp<int64_t>(static_cast<int64_t>(wanted), 1, size);
-    const at::Tensor part = bucket.tensor.slice(0, begin, begin + size);
+    const Tensor part = bucket.tensor.slice(0, begin, begin + size);
     places.push_back(std::get<1>(at::topk(part.abs(), count, 0)) + begin);
     begin += size;
   }
@@ -75,17 +76,17 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
   ProcessGroup group = bucket.group;
   if (options_.error_feedback)
     errors_.add_to(bucket);
-  const at::Tensor places = places_to_send(bucket);
-  const at::Tensor values = bucket.tensor.index_select(0, places);
-  at::Tensor rest;
+  const Tensor places = places_to_send(bucket);
+  const Tensor values = bucket.tensor.index_select(0, places);
+  Tensor rest;
   if (options_.error_feedback)
     rest = bucket.tensor.index_fill(0, places, 0);
   const bool small = bucket.tensor.numel() <= std::numeric_limits<int32_t>::max();
-  const at::Tensor sent_places = small ? places.to(at::kInt) : places;
+  const Tensor sent_places = small ? places.to(at::kInt) : places;
   count_sent(values);
   count_sent(sent_places);
-  const at::Tensor all_values = at::empty({group.size() * values.numel()}, values.options());
-  const at::Tensor all_places = at::empty({group.size() * values.numel()}, sent_places.options());
+  const Tensor all_values = at::empty({group.size() * values.numel()}, values.options());
+  const Tensor all_places = at::empty({group.size() * values.numel()}, sent_places.options());
   Work values_work = group.all_gather_async(all_values, values);
   Work places_work = group.all_gather_async(all_places, sent_places);
   return [=, this]() mutable {
@@ -93,7 +94,7 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
     places_work.wait();
     if (rest.defined())
       errors_.keep(bucket, rest);
-    at::Tensor tensor = bucket.tensor;
+    Tensor tensor = bucket.tensor;
     tensor.zero_();
     const int64_t count = values.numel();
     for (int rank = 0; rank < group.size(); ++rank) {

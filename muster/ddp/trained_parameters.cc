@@ -28,11 +28,11 @@ TrainedParameters trained_parameters(const ModelSource& model) {
 
 namespace {
 
-template <class Tensors>
-std::vector<at::Tensor> each_once(const Tensors& tensors) {
-  std::vector<at::Tensor> found;
+template <class Range>
+Tensors each_once(const Range& tensors) {
+  Tensors found;
   std::set<const c10::TensorImpl*> seen;
-  for (const at::Tensor& tensor : tensors) {
+  for (const Tensor& tensor : tensors) {
     if (seen.insert(tensor.unsafeGetTensorImpl()).second)
       found.push_back(tensor);
   }
@@ -41,11 +41,11 @@ std::vector<at::Tensor> each_once(const Tensors& tensors) {
 
 }  // namespace
 
-std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
+Tensors distinct_parameters(const torch::nn::Module& model) {
   return each_once(model.parameters());
 }
 
-std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model) {
+Tensors distinct_parameters(const torch::jit::Module& model) {
   return each_once(model.parameters());
 }
 
@@ -60,7 +60,7 @@ bool ParameterIdentity::same_values(const ParameterIdentity& other) const {
 }
 
 // Asking for an accumulator makes one where there is none yet.
-ParameterIdentity identity_of(const at::Tensor& parameter) {
+ParameterIdentity identity_of(const Tensor& parameter) {
   const bool accumulates = parameter.requires_grad() && parameter.is_leaf();
   return {
       .tensor = parameter.unsafeGetTensorImpl(),
@@ -76,7 +76,7 @@ ParameterIdentity identity_of(const at::Tensor& parameter) {
 // unique.
 std::vector<ParameterIdentity> parameter_identities(const ModelSource& model) {
   std::vector<ParameterIdentity> found;
-  model.for_each_parameter([&](const at::Tensor& tensor) { found.push_back(identity_of(tensor)); });
+  model.for_each_parameter([&](const Tensor& tensor) { found.push_back(identity_of(tensor)); });
   return found;
 }
 

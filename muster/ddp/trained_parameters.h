@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/model_source.h"
 
@@ -16,7 +17,7 @@ namespace muster {
 
 // Each once (shared ones have several names), in registration order.
 struct TrainedParameters {
-  std::vector<at::Tensor> tensors;
+  Tensors tensors;
   std::vector<std::string> names;
   std::vector<bool> sparse;  // gradients are sparse tensors
   // The one whose gradients tell ranks' samples apart: the last that is no vector. A loss may give
@@ -43,7 +44,7 @@ struct ParameterIdentity {
   friend bool operator==(const ParameterIdentity&, const ParameterIdentity&) = default;
 };
 
-ParameterIdentity identity_of(const at::Tensor& parameter);
+ParameterIdentity identity_of(const Tensor& parameter);
 
 // Every parameter of the model, a shared one as often as in the model. Must be cheap: every forward
 // calls it.

@@ -27,26 +27,26 @@ double tolerance_of(at::ScalarType type) {
 }
 
 // Returns a view of memory, whatever the order of the dimensions is.
-at::Tensor values_in_memory(const at::Tensor& tensor) {
-  const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-  const at::Tensor flat = real.as_strided({real.numel()}, {1});
+Tensor values_in_memory(const Tensor& tensor) {
+  const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+  const Tensor flat = real.as_strided({real.numel()}, {1});
   const int64_t distance = divided_up(flat.numel(), sampled_values);
   return flat.slice(0, 0, flat.numel(), distance);
 }
 
 // A sharded model frees the memory of a parameter while it is not needed.
-bool can_be_sampled(const at::Tensor& tensor) {
+bool can_be_sampled(const Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided &&
          tensor.is_non_overlapping_and_dense() && tensor.numel() > 0 && !tensor.is_conj() &&
          !tensor.is_neg() && tensor.storage().nbytes() >= tensor.nbytes();
 }
 
 // Without gaps, on the tensor's device.
-at::Tensor sampled_doubles_of(const at::Tensor& tensor) {
+Tensor sampled_doubles_of(const Tensor& tensor) {
   return values_in_memory(tensor.detach()).to(at::kDouble).contiguous();
 }
 
-ValueSample sample_from(const at::Tensor& values, at::ScalarType type) {
+ValueSample sample_from(const Tensor& values, at::ScalarType type) {
   const auto* const data = values.const_data_ptr<double>();
   ValueSample sample{.size = 0, .tolerance = tolerance_of(type)};
   double squares = 0;
@@ -60,11 +60,11 @@ ValueSample sample_from(const at::Tensor& values, at::ScalarType type) {
 
 }  // namespace
 
-ValueSample sample_of(const at::Tensor& tensor) {
+ValueSample sample_of(const Tensor& tensor) {
   return tensor.is_cpu() ? awaited_sample_of(tensor) : ValueSample();
 }
 
-ValueSample awaited_sample_of(const at::Tensor& tensor) {
+ValueSample awaited_sample_of(const Tensor& tensor) {
   if (!can_be_sampled(tensor))
     return {};
   const at::NoGradGuard no_grad;
@@ -72,17 +72,17 @@ ValueSample awaited_sample_of(const at::Tensor& tensor) {
 }
 
 // The values of all lie one behind another, on the first one's device.
-std::vector<ValueSample> awaited_samples_of(const std::vector<at::Tensor>& tensors) {
+std::vector<ValueSample> awaited_samples_of(const Tensors& tensors) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& tensor : filtered(tensors, can_be_sampled)) {
-    const at::Tensor part = sampled_doubles_of(tensor);
+  Tensors parts;
+  for (const Tensor& tensor : filtered(tensors, can_be_sampled)) {
+    const Tensor part = sampled_doubles_of(tensor);
     parts.push_back(parts.empty() ? part : part.to(parts[0].device()));
   }
   std::vector<ValueSample> samples(tensors.size());
   if (parts.empty())
     return samples;
-  const at::Tensor all = at::cat(parts).cpu();
+  const Tensor all = at::cat(parts).cpu();
   int64_t from = 0;
   size_t next = 0;
   for (const size_t i : indices_of(tensors)) {

@@ -6,6 +6,8 @@
 
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 struct ValueSample {
@@ -23,10 +25,10 @@ struct ValueSample {
 // Samples values over the whole tensor; none of one that is not on the CPU, since that would wait
 // for its device, nor of one that is sparse, does not fill its memory, or has none now.
 // Blocking: no.
-ValueSample sample_of(const at::Tensor& tensor);
+ValueSample sample_of(const Tensor& tensor);
 // The same of a tensor on any device. Blocking: until a GPU has the values.
-ValueSample awaited_sample_of(const at::Tensor& tensor);
+ValueSample awaited_sample_of(const Tensor& tensor);
 // The same of each, with one wait for all of them.
-std::vector<ValueSample> awaited_samples_of(const std::vector<at::Tensor>& tensors);
+std::vector<ValueSample> awaited_samples_of(const Tensors& tensors);
 
 }  // namespace muster

@@ -48,7 +48,7 @@ typename Kind::State* adam_state(typename Kind::Base& optimizer, void* parameter
 
 // The state as torch::optim makes it at a parameter's first step.
 template <class Kind>
-typename Kind::State& first_state(typename Kind::Base& optimizer, const at::Tensor& parameter) {
+typename Kind::State& first_state(typename Kind::Base& optimizer, const Tensor& parameter) {
   auto made = std::make_unique<typename Kind::State>();
   made->step(0);
   made->exp_avg(at::zeros_like(parameter));
@@ -63,7 +63,7 @@ template <class Kind>
 void add(Lots& lots,
          StepCounts& counts,
          typename Kind::Base& optimizer,
-         const at::Tensor& parameter,
+         const Tensor& parameter,
          bool amsgrad,
          const StepKind& kind) {
   auto* const known = adam_state<Kind>(optimizer, parameter.unsafeGetTensorImpl());
@@ -121,7 +121,7 @@ void take_adam_step(typename Kind::Base& optimizer, const StepKind& kind) {
   for (auto& group : optimizer.param_groups()) {
     const auto& options = static_cast<const typename Kind::Options&>(group.options());
     Lots lots;
-    for (const at::Tensor& parameter : with_gradients(group))
+    for (const Tensor& parameter : with_gradients(group))
       add<Kind>(lots, counts, optimizer, parameter, options.amsgrad(), kind);
     for (const auto& [what, lot] : lots)
       adam_on_lot<Kind>(lot, options, kind, index);

@@ -28,7 +28,7 @@ class DeviceStep {
 
   // A step that changes nothing if `found`, a float scalar on the parameters' device, is 1; if it
   // is 0, the step is taken. The counts of steps in the state go on in both cases.
-  virtual void step_unless(const at::Tensor& found) = 0;
+  virtual void step_unless(const Tensor& found) = 0;
 
   // Says that the device has left out the last `steps` steps, so that the counts go back.
   virtual void take_back(int64_t steps) = 0;
@@ -42,7 +42,7 @@ class DeviceStep {
 
   // Within a capture: the kernels of a step. The state counts nothing. Throws: failed_precondition
   // for a parameter that has not taken a step before.
-  virtual void capture(GraphNumbers& numbers, const std::optional<at::Tensor>& found) = 0;
+  virtual void capture(GraphNumbers& numbers, const std::optional<Tensor>& found) = 0;
 
   // Before a replay: the state counts the step, and the graph gets the rates and counts of now.
   virtual void before_replay(GraphNumbers& numbers) = 0;

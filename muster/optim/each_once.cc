@@ -12,7 +12,7 @@ namespace muster::optim {
 
 Tensors each_once(const Tensors& tensors) {
   std::unordered_set<const c10::TensorImpl*> seen;
-  return filtered(tensors, [&](const at::Tensor& tensor) {
+  return filtered(tensors, [&](const Tensor& tensor) {
     return seen.insert(tensor.unsafeGetTensorImpl()).second;
   });
 }
@@ -24,7 +24,7 @@ void keep_each_once(const std::string& owner,
   std::unordered_set<const c10::TensorImpl*> in_groups;
   for (torch::optim::OptimizerParamGroup& group : groups) {
     group.params() = each_once(group.params());
-    for (const at::Tensor& parameter : group.params()) {
+    for (const Tensor& parameter : group.params()) {
       if (in_groups.insert(parameter.unsafeGetTensorImpl()).second)
         continue;
       throw invalid_argument(owner,

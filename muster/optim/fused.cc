@@ -27,7 +27,7 @@ constexpr size_t kRecentSteps = 64;
 std::vector<void*> parameters_with_gradients(torch::optim::Optimizer& optimizer) {
   std::vector<void*> found;
   for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : with_gradients(group))
+    for (const Tensor& parameter : with_gradients(group))
       found.push_back(parameter.unsafeGetTensorImpl());
   }
   return found;
@@ -36,19 +36,19 @@ std::vector<void*> parameters_with_gradients(torch::optim::Optimizer& optimizer)
 // Whether the kernels take the gradients, and the state that there is.
 template <class Torch>
 bool kernels_take(Torch& optimizer) {
-  const auto fits = [&](const at::Tensor& parameter) {
+  const auto fits = [&](const Tensor& parameter) {
     const auto state = state_of(optimizer, parameter.unsafeGetTensorImpl());
     return is_for_kernels(parameter) && (state.empty() || is_like(state[0], parameter));
   };
   return hold_for_all(optimizer.param_groups(), fits);
 }
 
-at::Tensor number_on(const c10::Device& device) {
+Tensor number_on(const c10::Device& device) {
   return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
 }
 
 // The steps that the device has left out, in memory that stays.
-at::Tensor& counted_on(LeftOut& left_out, const c10::Device& device) {
+Tensor& counted_on(LeftOut& left_out, const c10::Device& device) {
   if (!left_out.steps.defined())
     left_out.steps = number_on(device);
   return left_out.steps;
@@ -67,8 +67,8 @@ void Fused<Torch>::add_param_group(const torch::optim::OptimizerParamGroup& grou
 
 // The closure makes the gradients that decide which step there is.
 template <class Torch>
-at::Tensor Fused<Torch>::step(torch::optim::Optimizer::LossClosure closure) {
-  at::Tensor loss;
+Tensor Fused<Torch>::step(torch::optim::Optimizer::LossClosure closure) {
+  Tensor loss;
   if (closure) {
     const at::AutoGradMode enabled(true);
     loss = closure();
@@ -87,7 +87,7 @@ bool Fused<Torch>::can_leave_out() {
 }
 
 template <class Torch>
-void Fused<Torch>::step_unless(const at::Tensor& found) {
+void Fused<Torch>::step_unless(const Tensor& found) {
   take_step(*this, {.left_out = left_out_.steps, .found = found, .rounds_rates = rounds_rates_});
   counted_on(left_out_, found.device()).add_(found);
   note_step(parameters_with_gradients(*this));
@@ -122,7 +122,7 @@ std::shared_ptr<GraphNumbers> Fused<Torch>::numbers_for_graph() {
     const c10::Device device = group.params()[0].device();
     counted_on(left_out_, device);
     numbers->rates.push_back(number_on(device));
-    for (const at::Tensor& parameter : group.params()) {
+    for (const Tensor& parameter : group.params()) {
       void* const key = parameter.unsafeGetTensorImpl();
       const auto count = count_of(*this, key);
       if (count && !numbers->counts.contains(*count))
@@ -133,7 +133,7 @@ std::shared_ptr<GraphNumbers> Fused<Torch>::numbers_for_graph() {
 }
 
 template <class Torch>
-void Fused<Torch>::capture(GraphNumbers& numbers, const std::optional<at::Tensor>& found) {
+void Fused<Torch>::capture(GraphNumbers& numbers, const std::optional<Tensor>& found) {
   take_step(*this, {.left_out = left_out_.steps, .found = found, .graph = &numbers});
   if (found)
     left_out_.steps.add_(*found);
@@ -156,7 +156,7 @@ void Fused<Torch>::before_replay(GraphNumbers& numbers) {
   }
   size_t index = 0;
   for (const auto& group : this->param_groups()) {
-    const at::Tensor& rate = numbers.rates.at(index++);
+    const Tensor& rate = numbers.rates.at(index++);
     if (rate.defined())
       rate.fill_(group.options().get_lr());
   }
@@ -167,9 +167,9 @@ void Fused<Torch>::describe(std::vector<uint64_t>& into) {
   for (const auto& group : this->param_groups()) {
     for (const double option : options_of(*this, group))
       into.push_back(std::bit_cast<uint64_t>(option));
-    for (const at::Tensor& parameter : group.params()) {
+    for (const Tensor& parameter : group.params()) {
       into.push_back(address_of(parameter));
-      for (const at::Tensor& state : state_of(*this, parameter.unsafeGetTensorImpl()))
+      for (const Tensor& state : state_of(*this, parameter.unsafeGetTensorImpl()))
         into.push_back(address_of(state));
     }
   }
@@ -179,7 +179,7 @@ template <class Torch>
 Tensors Fused<Torch>::state_tensors() {
   Tensors found;
   for (const auto& group : this->param_groups()) {
-    for (const at::Tensor& parameter : group.params())
+    for (const Tensor& parameter : group.params())
       append_all(found, state_of(*this, parameter.unsafeGetTensorImpl()));
   }
   return found;

@@ -15,7 +15,7 @@ namespace muster::optim {
 struct GraphNumbers {
   Tensors rates = {};  // of each group, float32
   struct Count {
-    at::Tensor steps = {};      // float32
+    Tensor steps = {};          // float32
     void* parameter = nullptr;  // one that the graph steps on, if any has taken so many
   };
   std::map<int64_t, Count> counts = {};  // by the number at the capture
@@ -23,7 +23,7 @@ struct GraphNumbers {
 };
 
 // Where the tensor's values are, which a graph remembers. 0: nowhere.
-inline uint64_t address_of(const at::Tensor& tensor) {
+inline uint64_t address_of(const Tensor& tensor) {
   return tensor.defined() ? reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) : 0;
 }
 

@@ -17,10 +17,10 @@ namespace muster::optim {
 
 // How a step is taken.
 struct StepKind {
-  at::Tensor left_out = {};  // steps that the device has left out and the state counts; may be none
-  std::optional<at::Tensor> found = {};  // 1: the step is left out
-  bool rounds_rates = false;             // to float32
-  const GraphNumbers* graph = nullptr;   // of a capture: the state counts nothing
+  Tensor left_out = {};  // steps that the device has left out and the state counts; may be none
+  std::optional<Tensor> found = {};     // 1: the step is left out
+  bool rounds_rates = false;            // to float32
+  const GraphNumbers* graph = nullptr;  // of a capture: the state counts nothing
 };
 
 void take_step(torch::optim::Adam& optimizer, const StepKind& kind);

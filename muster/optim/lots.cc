@@ -10,11 +10,11 @@ namespace muster::optim {
 
 Tensors with_gradients(const torch::optim::OptimizerParamGroup& group) {
   return filtered(group.params(),
-                  [&](const at::Tensor& parameter) { return parameter.grad().defined(); });
+                  [&](const Tensor& parameter) { return parameter.grad().defined(); });
 }
 
-bool is_for_kernels(const at::Tensor& parameter) {
-  const at::Tensor& gradient = parameter.grad();
+bool is_for_kernels(const Tensor& parameter) {
+  const Tensor& gradient = parameter.grad();
   return gradient.layout() == at::kStrided && parameter.is_floating_point() &&
          gradient.scalar_type() == parameter.scalar_type() &&
          gradient.device() == parameter.device() && parameter.is_non_overlapping_and_dense();
@@ -22,26 +22,26 @@ bool is_for_kernels(const at::Tensor& parameter) {
 
 bool are_on_one_gpu(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::optional<c10::Device> device;
-  return hold_for_all(groups, [&](const at::Tensor& parameter) {
+  return hold_for_all(groups, [&](const Tensor& parameter) {
     if (!device)
       device = parameter.device();
     return device->is_cuda() && parameter.device() == *device;
   });
 }
 
-bool is_like(const at::Tensor& state, const at::Tensor& parameter) {
+bool is_like(const Tensor& state, const Tensor& parameter) {
   return !state.defined() ||
          (state.scalar_type() == parameter.scalar_type() && state.device() == parameter.device());
 }
 
-at::Tensor laid_out_as(const at::Tensor& model, const at::Tensor& tensor) {
+Tensor laid_out_as(const Tensor& model, const Tensor& tensor) {
   if (tensor.strides() == model.strides())
     return tensor;
   return at::empty_like(model).copy_(tensor);
 }
 
-const at::Tensor& StepCounts::of(const at::Tensor& parameter, int64_t step) {
-  at::Tensor& count = counts_[{parameter.device().index(), step}];
+const Tensor& StepCounts::of(const Tensor& parameter, int64_t step) {
+  Tensor& count = counts_[{parameter.device().index(), step}];
   if (count.defined())
     return count;
   if (graph_ != nullptr)

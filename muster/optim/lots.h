@@ -23,7 +23,7 @@ Tensors with_gradients(const torch::optim::OptimizerParamGroup& group);
 // Whether the rule holds for all parameters that have a gradient.
 template <class Rule>
 bool hold_for_all(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Rule& rule) {
-  const auto holds = [&](const at::Tensor& parameter) {
+  const auto holds = [&](const Tensor& parameter) {
     return !parameter.grad().defined() || rule(parameter);
   };
   return std::ranges::all_of(
@@ -31,17 +31,17 @@ bool hold_for_all(const std::vector<torch::optim::OptimizerParamGroup>& groups, 
 }
 
 // Whether the kernels take the gradient: dense and real, of its parameter's type and device.
-bool is_for_kernels(const at::Tensor& parameter);
+bool is_for_kernels(const Tensor& parameter);
 
 // Whether all gradients are on one GPU.
 bool are_on_one_gpu(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
 // Whether a tensor of the state has the parameter's type and device, or is not there yet.
-bool is_like(const at::Tensor& state, const at::Tensor& parameter);
+bool is_like(const Tensor& state, const Tensor& parameter);
 
 // The tensor laid out in memory as `model` is, which kernels expect of all tensors of a parameter;
 // the tensor itself where it is so.
-at::Tensor laid_out_as(const at::Tensor& model, const at::Tensor& tensor);
+Tensor laid_out_as(const Tensor& model, const Tensor& tensor);
 
 // What a kernel takes at once: tensors of one device and type, by their place in the lists.
 struct Lot {
@@ -54,7 +54,7 @@ struct Lot {
 // Lots by device, type and, for SGD with dampening, whether the step is a parameter's first.
 class Lots {
  public:
-  Lot& of(const at::Tensor& parameter, bool is_first_step = false) {
+  Lot& of(const Tensor& parameter, bool is_first_step = false) {
     return lots_[{parameter.device().index(), parameter.scalar_type(), is_first_step}];
   }
   auto begin() const { return lots_.begin(); }
@@ -69,12 +69,12 @@ class Lots {
 class StepCounts {
  public:
   explicit StepCounts(const StepKind& kind) : left_out_(kind.left_out), graph_(kind.graph) {}
-  const at::Tensor& of(const at::Tensor& parameter, int64_t step);
+  const Tensor& of(const Tensor& parameter, int64_t step);
 
  private:
-  const at::Tensor left_out_;
+  const Tensor left_out_;
   const GraphNumbers* const graph_;
-  std::map<std::pair<c10::DeviceIndex, int64_t>, at::Tensor> counts_;
+  std::map<std::pair<c10::DeviceIndex, int64_t>, Tensor> counts_;
 };
 
 // Calls `kernel` with the group's rate, as a number or as the tensor that a graph reads.

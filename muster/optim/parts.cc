@@ -20,7 +20,7 @@ class MarkedTensors {
   void mark(const Tensors& tensors, const std::vector<int>& numbers = {}) {
     const std::lock_guard lock(mutex_);
     std::erase_if(marks_, [](const auto& entry) { return entry.second.tensor.expired(); });
-    for (const at::Tensor& tensor : tensors) {
+    for (const Tensor& tensor : tensors) {
       const c10::weak_intrusive_ptr<c10::TensorImpl> weak(tensor.getIntrusivePtr());
       const auto mark = marks_.try_emplace(tensor.unsafeGetTensorImpl(), Mark{weak}).first;
       ++mark->second.count;
@@ -30,23 +30,23 @@ class MarkedTensors {
 
   void unmark(const Tensors& tensors) {
     const std::lock_guard lock(mutex_);
-    for (const at::Tensor& tensor : tensors) {
+    for (const Tensor& tensor : tensors) {
       const auto found = marks_.find(tensor.unsafeGetTensorImpl());
       if (found != marks_.end() && --found->second.count == 0)
         marks_.erase(found);
     }
   }
 
-  bool has(const at::Tensor& tensor) { return count_of(tensor) > 0; }
+  bool has(const Tensor& tensor) { return count_of(tensor) > 0; }
 
-  int count_of(const at::Tensor& tensor) {
+  int count_of(const Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     const auto found = marks_.find(tensor.unsafeGetTensorImpl());
     const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
     return is_marked ? found->second.count : 0;
   }
 
-  std::vector<int> numbers_of(const at::Tensor& tensor) {
+  std::vector<int> numbers_of(const Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     const auto found = marks_.find(tensor.unsafeGetTensorImpl());
     const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
@@ -80,7 +80,7 @@ void record_parts(const Tensors& parts) {
   marks().flat_parts.mark(parts);
 }
 
-bool is_part(const at::Tensor& tensor) {
+bool is_part(const Tensor& tensor) {
   return marks().flat_parts.has(tensor);
 }
 
@@ -92,7 +92,7 @@ void unmark_divided_gradients(const Tensors& parameters) {
   marks().divided_gradients.unmark(parameters);
 }
 
-bool has_divided_gradient(const at::Tensor& parameter) {
+bool has_divided_gradient(const Tensor& parameter) {
   return marks().divided_gradients.has(parameter);
 }
 
@@ -104,7 +104,7 @@ void release_gradients(const Tensors& parameters) {
   marks().claimed_gradients.unmark(parameters);
 }
 
-int claims_of_gradient(const at::Tensor& parameter) {
+int claims_of_gradient(const Tensor& parameter) {
   return marks().claimed_gradients.count_of(parameter);
 }
 
@@ -112,11 +112,11 @@ void mark_layer_parts(const Tensors& parameters, const std::vector<int>& ranks) 
   marks().layer_parts.mark(parameters, ranks);
 }
 
-bool is_layer_part(const at::Tensor& parameter) {
+bool is_layer_part(const Tensor& parameter) {
   return marks().layer_parts.has(parameter);
 }
 
-std::vector<int> ranks_of_layer_parts(const at::Tensor& parameter) {
+std::vector<int> ranks_of_layer_parts(const Tensor& parameter) {
   return marks().layer_parts.numbers_of(parameter);
 }
 
@@ -125,7 +125,7 @@ void refuse_other_parts(const std::string& owner,
                         const Tensors& parameters,
                         const std::vector<int>& ranks,
                         int rank) {
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     for (const int other : ranks_of_layer_parts(parameter)) {
       if (other == rank || !contains(ranks, other))
         continue;
@@ -152,7 +152,7 @@ void unmark_stage_parameters(const Tensors& parameters) {
   marks().stage_parameters.unmark(parameters);
 }
 
-bool is_stage_parameter(const at::Tensor& parameter) {
+bool is_stage_parameter(const Tensor& parameter) {
   return marks().stage_parameters.has(parameter);
 }
 

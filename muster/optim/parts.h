@@ -15,24 +15,24 @@ namespace muster::optim {
 
 // Flat parts of parameters, whose shape is not the parameter's.
 void record_parts(const Tensors& parts);
-bool is_part(const at::Tensor& tensor);
+bool is_part(const Tensor& tensor);
 
 // Parameters, or parts of them, of whose gradient this rank has a part.
 void mark_divided_gradients(const Tensors& parameters);
 void unmark_divided_gradients(const Tensors& parameters);
-bool has_divided_gradient(const at::Tensor& parameter);
+bool has_divided_gradient(const Tensor& parameter);
 
 // Parameters whose gradients a living optimizer takes from every backward into its own parts.
 void claim_gradients(const Tensors& parameters);
 void release_gradients(const Tensors& parameters);
-int claims_of_gradient(const at::Tensor& parameter);
+int claims_of_gradient(const Tensor& parameter);
 
 // Parts of divided layers (tensor parallelism), whose gradients are whole for what the rank has.
 // `ranks` of the job have the other parts, and this one.
 void mark_layer_parts(const Tensors& parameters, const std::vector<int>& ranks);
-bool is_layer_part(const at::Tensor& parameter);
+bool is_layer_part(const Tensor& parameter);
 // The ranks of the job that have the layer's parts; none for a parameter that is whole.
-std::vector<int> ranks_of_layer_parts(const at::Tensor& parameter);
+std::vector<int> ranks_of_layer_parts(const Tensor& parameter);
 // Throws: invalid_argument, in the name of `owner`, where `ranks`, which are about to get the same
 // parameters, have other parts of one layer. `rank` is this one.
 void refuse_other_parts(const std::string& owner,
@@ -43,6 +43,6 @@ void refuse_other_parts(const std::string& owner,
 // Whole parameters of a pipeline's stages, whose other stages lie on other ranks.
 void mark_stage_parameters(const Tensors& parameters);
 void unmark_stage_parameters(const Tensors& parameters);
-bool is_stage_parameter(const at::Tensor& parameter);
+bool is_stage_parameter(const Tensor& parameter);
 
 }  // namespace muster::optim

@@ -33,7 +33,7 @@ State* momentum_of(torch::optim::SGD& optimizer, void* parameter) {
 // kernel has to know that the step is the first.
 void add_momentum(Lots& lots,
                   torch::optim::SGD& optimizer,
-                  const at::Tensor& parameter,
+                  const Tensor& parameter,
                   double dampening,
                   const StepKind& kind) {
   State* state = momentum_of(optimizer, parameter.unsafeGetTensorImpl());
@@ -53,7 +53,7 @@ void add_momentum(Lots& lots,
   lot.gradients.push_back(laid_out_as(parameter, parameter.grad()));
 }
 
-void add_plain(Lots& lots, const at::Tensor& parameter) {
+void add_plain(Lots& lots, const Tensor& parameter) {
   Lot& lot = lots.of(parameter);
   lot.state.resize(1);
   lot.parameters.push_back(parameter);
@@ -86,7 +86,7 @@ void take_step(torch::optim::SGD& optimizer, const StepKind& kind) {
   for (auto& group : optimizer.param_groups()) {
     const Options& options = sgd_options(group);
     Lots lots;
-    for (const at::Tensor& parameter : with_gradients(group)) {
+    for (const Tensor& parameter : with_gradients(group)) {
       if (options.momentum() == 0)
         add_plain(lots, parameter);
       else

@@ -85,7 +85,7 @@ void require_agreement(ProcessGroup& group,
 std::vector<Term> terms_of(const std::string& name, const Tensors& tensors) {
   std::vector<Term> terms{{.name = cat("number of ", name, "s"), .value = cat(tensors.size())}};
   for (const size_t i : indices_of(tensors)) {
-    const at::Tensor& tensor = tensors[i];
+    const Tensor& tensor = tensors[i];
     terms.push_back({.name = cat(name, " ", i),
                      .value = cat(c10::toString(tensor.scalar_type()),
                                   " [",

@@ -17,10 +17,9 @@ void OutsideWatch::look() {
   leaves_.look(is_of_wrapped_model);
 }
 
-void OutsideWatch::look(const Tensors& leaves,
-                        const std::function<bool(const at::Tensor&)>& is_known) {
+void OutsideWatch::look(const Tensors& leaves, const std::function<bool(const Tensor&)>& is_known) {
   leaves_.look(leaves,
-               [&](const at::Tensor& leaf) { return is_known(leaf) || is_of_wrapped_model(leaf); });
+               [&](const Tensor& leaf) { return is_known(leaf) || is_of_wrapped_model(leaf); });
 }
 
 // All ranks come here equally often, so they end comparing together. A sample of a GPU's tensor

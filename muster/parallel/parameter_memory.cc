@@ -12,7 +12,7 @@ ParameterMemory::ParameterMemory(Tensors parameters) : parameters_(std::move(par
 // A weak pointer holds no memory, and no other storage gets its address.
 void ParameterMemory::remember() {
   known_.clear();
-  for (const at::Tensor& parameter : parameters_)
+  for (const Tensor& parameter : parameters_)
     known_.emplace_back(parameter.storage().getWeakStorageImpl());
 }
 

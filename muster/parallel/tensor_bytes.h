@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
-inline int64_t bytes_of_tensor(const at::Tensor& tensor) {
+inline int64_t bytes_of_tensor(const Tensor& tensor) {
   return static_cast<int64_t>(tensor.nbytes());
 }
 

@@ -27,8 +27,8 @@ constexpr size_t kMostCallers = 64;           // beyond these, the oldest makes 
 
 }  // namespace
 
-int poll_timeout(std::chrono::milliseconds left) {
-  constexpr std::chrono::milliseconds kMost{60'000};
+int poll_timeout(milliseconds left) {
+  constexpr milliseconds kMost{60'000};
   return static_cast<int>(std::min(left, kMost).count());
 }
 

@@ -17,7 +17,7 @@ bool is_of_this_user(int fd);
 
 // Returns the time to give to poll(): a minute at most, since it counts in int. Units:
 // milliseconds.
-int poll_timeout(std::chrono::milliseconds left);
+int poll_timeout(milliseconds left);
 
 class Arrivals {
  public:

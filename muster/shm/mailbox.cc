@@ -113,7 +113,7 @@ void Mailbox::ring(int rank) {
     futex_wake_all(line.mail_bell);
 }
 
-void Mailbox::send(int to, int tag, Part data, std::chrono::milliseconds timeout, Done done) {
+void Mailbox::send(int to, int tag, Part data, milliseconds timeout, Done done) {
   std::unique_lock lock(mutex_);
   if (!open_[to]) {
     team_.memory()->reserve(team_.layout().channel(team_.rank(), to), kChannelBytes);
@@ -131,7 +131,7 @@ void Mailbox::send(int to, int tag, Part data, std::chrono::milliseconds timeout
   run_callbacks(lock);
 }
 
-void Mailbox::receive(int from, int tag, Part data, std::chrono::milliseconds timeout, Done done) {
+void Mailbox::receive(int from, int tag, Part data, milliseconds timeout, Done done) {
   std::unique_lock lock(mutex_);
   receives_.push_back({.peer = from,
                        .tag = tag,
@@ -156,10 +156,10 @@ bool Mailbox::is_busy() const {
 
 // Without messages somebody rings when there are some. With some, their deadlines and the ranks'
 // states are looked at now and then.
-std::chrono::milliseconds Mailbox::longest_nap() const {
-  std::chrono::milliseconds nap = is_busy() ? longest_sleep.load() : std::chrono::hours(1);
+milliseconds Mailbox::longest_nap() const {
+  milliseconds nap = is_busy() ? longest_sleep.load() : std::chrono::hours(1);
   const auto end_at = [&nap](const Pending& pending) {
-    nap = std::min(nap, pending.deadline.left() + std::chrono::milliseconds(1));
+    nap = std::min(nap, pending.deadline.left() + milliseconds(1));
   };
   std::ranges::for_each(receives_, end_at);
   for (const auto& queue : sends_)
@@ -180,7 +180,7 @@ void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
 struct Mailbox::Look {
   bool moved = false;
   bool busy = false;
-  std::chrono::milliseconds nap{0};  // how long to sleep then
+  milliseconds nap{0};  // how long to sleep then
 };
 
 // Moves what can be moved. Returns nothing once the mailbox ends.

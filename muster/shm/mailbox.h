@@ -37,8 +37,8 @@ class Mailbox : NoCopy {
 
   // The memory stays the caller's until `done`. Throws: unavailable when the first message to this
   // rank finds no memory for its channel.
-  void send(int to, int tag, Part data, std::chrono::milliseconds timeout, Done done);
-  void receive(int from, int tag, Part data, std::chrono::milliseconds timeout, Done done);
+  void send(int to, int tag, Part data, milliseconds timeout, Done done);
+  void receive(int from, int tag, Part data, milliseconds timeout, Done done);
 
  private:
   struct Pending {
@@ -71,7 +71,7 @@ class Mailbox : NoCopy {
   void fail_all();
   bool is_here() const;
   bool is_busy() const;
-  std::chrono::milliseconds longest_nap() const;
+  milliseconds longest_nap() const;
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   bool move_all();
   bool push(int to);

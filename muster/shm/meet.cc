@@ -108,7 +108,7 @@ std::pair<Fd, std::string> listen_somewhere() {
 }
 
 // Rank 0's part. Its listener goes when all have come, or none will.
-Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) {
+Met host(const Exchange& exchange, int size, milliseconds timeout) {
   const Deadline deadline(timeout);
   Met met{.layout = fitting(layout_for(size)), .memory = nullptr, .peers = {}};
   met.peers.resize(size);
@@ -155,7 +155,7 @@ std::string name_of_socket(const Exchange& exchange) {
 }
 
 // A connection to rank 0, which runs as the same user. SO_SNDTIMEO limits connect() too.
-Fd connect_to(const std::string& name, std::chrono::milliseconds timeout) {
+Fd connect_to(const std::string& name, milliseconds timeout) {
   Fd socket = unix_socket();
   const timeval patience{.tv_sec = timeout.count() / 1000 + 1, .tv_usec = 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
@@ -171,7 +171,7 @@ Fd connect_to(const std::string& name, std::chrono::milliseconds timeout) {
 }
 
 // Every other rank's part. layout_for() throws on every rank what it throws on rank 0.
-Met join_host(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
+Met join_host(const Exchange& exchange, int rank, int size, milliseconds timeout) {
   const Deadline deadline(timeout);
   layout_for(size);
   Fd socket = connect_to(name_of_socket(exchange), timeout);
@@ -199,7 +199,7 @@ void Met::agree_on_arenas() {
   memory->keep_first(layout.total());
 }
 
-Met meet(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
+Met meet(const Exchange& exchange, int rank, int size, milliseconds timeout) {
   return rank == 0 ? host(exchange, size, timeout) : join_host(exchange, rank, size, timeout);
 }
 

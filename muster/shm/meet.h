@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/shm/layout.h"
 #include "muster/shm/memory.h"
@@ -38,6 +39,6 @@ struct Met {
 
 // Collective: over `size` ranks of one host and one user. Throws: timeout naming the ranks that did
 // not come; unavailable when there is no memory; peer_failed when rank 0 went.
-Met meet(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout);
+Met meet(const Exchange& exchange, int rank, int size, milliseconds timeout);
 
 }  // namespace muster::shm

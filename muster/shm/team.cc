@@ -61,11 +61,7 @@ Layout layout_for(int size) {
   return layout_for(size, pages * ::sysconf(_SC_PAGESIZE), SharedMemory::mapped_bytes());
 }
 
-Team::Team(const Exchange& exchange,
-           int rank,
-           int size,
-           std::chrono::milliseconds timeout,
-           RankNames names)
+Team::Team(const Exchange& exchange, int rank, int size, milliseconds timeout, RankNames names)
     : met_(meet(exchange, rank, size, timeout)), rank_(rank), names_(std::move(names)) {
   if (names_.ranks.empty())
     names_ = RankNames::of_all(size);
@@ -94,7 +90,7 @@ void Team::introduce() {
 
 // Until the first step tells the processes' ids, their connections alone tell of their ends. Then
 // the ranks watch each other as processes, and the second step tells who cannot.
-void Team::meet_as_processes(std::chrono::milliseconds timeout) {
+void Team::meet_as_processes(milliseconds timeout) {
   const Deadline deadline(timeout);
   const auto on_death = [this] {
     ring_all();
@@ -338,8 +334,7 @@ void Team::sleep_for(int peer, const Deadline& deadline) {
   const uint32_t seen = mine.bell.load();
   const bool has_not_come = line(peer).arrived.load() < step_;
   if (has_not_come && mine.state.load() != RankState::gave_up && failure(missing()).empty()) {
-    const auto patience =
-        std::min(longest_sleep.load(), deadline.left() + std::chrono::milliseconds(1));
+    const auto patience = std::min(longest_sleep.load(), deadline.left() + milliseconds(1));
     futex_wait(mine.bell, seen, patience);
   }
   mine.waits_for.store(0);

@@ -31,11 +31,7 @@ class Team : NoCopy {
  public:
   // Collective. Messages call the ranks by `names`, or without any by their own numbers. Throws: as
   // meet().
-  Team(const Exchange& exchange,
-       int rank,
-       int size,
-       std::chrono::milliseconds timeout,
-       RankNames names = {});
+  Team(const Exchange& exchange, int rank, int size, milliseconds timeout, RankNames names = {});
   ~Team();  // leaves
 
   int rank() const { return rank_; }
@@ -103,7 +99,7 @@ class Team : NoCopy {
 
  private:
   void introduce();
-  void meet_as_processes(std::chrono::milliseconds timeout);
+  void meet_as_processes(milliseconds timeout);
   void count_processors();
   void drop_connections();
   bool has_come(int rank) const {

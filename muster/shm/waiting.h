@@ -39,6 +39,6 @@ class WaitingTime {
 
 // A rank that sleeps, and has reason to expect something, looks again after this time, come what
 // may. Tests make it an hour, so that a wake-up that is lost is not made good unseen.
-inline std::atomic<std::chrono::milliseconds> longest_sleep{std::chrono::milliseconds(100)};
+inline std::atomic<milliseconds> longest_sleep{milliseconds(100)};
 
 }  // namespace muster::shm

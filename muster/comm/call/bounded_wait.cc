@@ -10,7 +10,7 @@
 
 namespace muster {
 
-bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
+bool wait_for(c10d::Work& work, milliseconds time) {
   const Deadline slice(time);
   try {
     work.wait(time);

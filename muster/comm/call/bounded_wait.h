@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "muster/base/clock.h"
+
 namespace c10d {
 class Work;
 }  // namespace c10d
@@ -10,6 +12,6 @@ class Work;
 namespace muster {
 
 // One bounded wait; false when it ran out. Throws: the work's failure.
-bool wait_for(c10d::Work& work, std::chrono::milliseconds time);
+bool wait_for(c10d::Work& work, milliseconds time);
 
 }  // namespace muster

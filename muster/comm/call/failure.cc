@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
@@ -19,7 +20,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kToEnd{200};  // of a process that has closed its connections
+constexpr milliseconds kToEnd{200};  // of a process that has closed its connections
 
 bool mentions(const std::string& text, std::initializer_list<const char*> words) {
   return std::ranges::any_of(

@@ -74,13 +74,13 @@ std::vector<RankProcess> ended_processes() {
 }
 
 // It looks again for a while: a process closes its connections a little before it has ended.
-std::string ended_ranks(std::chrono::milliseconds patience) {
+std::string ended_ranks(milliseconds patience) {
   const Deadline deadline(patience);
   for (;;) {
     std::string ended = names_of(ended_processes());
     if (!ended.empty() || deadline.passed())
       return ended;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(milliseconds(5));
   }
 }
 

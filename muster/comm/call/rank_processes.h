@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
+
 namespace muster {
 
 struct RankProcess {
@@ -23,6 +25,6 @@ std::vector<RankProcess> ended_processes();
 
 // "rank 2 (process 18017)", of several "rank 2 (process 18017), rank 3 (process 18018)"; empty
 // where none is known to have ended. Blocking: for `patience` at most, while none has.
-std::string ended_ranks(std::chrono::milliseconds patience);
+std::string ended_ranks(milliseconds patience);
 
 }  // namespace muster

@@ -30,7 +30,7 @@ const char* short_type(at::ScalarType type) {
 CallRecord::CallRecord(const char* group,
                        const char* operation,
                        int64_t sequence,
-                       const at::Tensor* tensor,
+                       const Tensor* tensor,
                        int peer,
                        int tag) {
   Activity* const activity = Activity::get();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/trace/activity.h"
 
 namespace muster {
@@ -25,7 +26,7 @@ class CallRecord {
   CallRecord(const char* group,
              const char* operation,
              int64_t sequence,
-             const at::Tensor* tensor,
+             const Tensor* tensor,
              int peer = -1,
              int tag = 0);
   CallRecord(CallRecord&& other) noexcept : number_(std::exchange(other.number_, 0)) {}
@@ -73,7 +74,7 @@ CallRecord backend_record(const Backend& backend,
                           const char* suffix,
                           const char* operation,
                           int64_t sequence,
-                          const at::Tensor* tensor,
+                          const Tensor* tensor,
                           int peer = -1,
                           int tag = 0) {
   if (Activity::get() == nullptr)

@@ -10,15 +10,14 @@
 namespace muster {
 
 // Longer than any wait.
-inline constexpr std::chrono::milliseconds kForever = Deadline::kFarthest;
+inline constexpr milliseconds kForever = Deadline::kFarthest;
 
 // A number below 0 is what PyTorch makes of one that it cannot count, as datetime.timedelta.max.
-inline std::chrono::milliseconds countable(std::chrono::milliseconds timeout) {
-  return timeout < std::chrono::milliseconds(0) || timeout > kForever ? kForever : timeout;
+inline milliseconds countable(milliseconds timeout) {
+  return timeout < milliseconds(0) || timeout > kForever ? kForever : timeout;
 }
 
-inline std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked,
-                                            std::chrono::milliseconds usual) {
+inline milliseconds timeout_of(milliseconds asked, milliseconds usual) {
   return asked == c10d::kUnsetTimeout ? usual : countable(asked);
 }
 

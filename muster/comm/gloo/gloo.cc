@@ -43,7 +43,7 @@ void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::strin
 
 // A rank that ends as soon as it is connected closes its sockets, and a rank that is still about to
 // connect would take that for a failure.
-void wait_until_all_are_connected(c10d::Store& store, int size, std::chrono::milliseconds timeout) {
+void wait_until_all_are_connected(c10d::Store& store, int size, milliseconds timeout) {
   const std::string all = "all_connected";
   if (store.add("connected", 1) == size)
     store.set(all, std::vector<uint8_t>{1});
@@ -56,15 +56,15 @@ class Gloo : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
 
-  c10::intrusive_ptr<c10d::Work> send(Tensors& tensors, int to, int tag) override {
+  WorkPtr send(Tensors& tensors, int to, int tag) override {
     const NoSigpipe guard;
     return ProcessGroupGloo::send(tensors, to, tag);
   }
-  c10::intrusive_ptr<c10d::Work> recv(Tensors& tensors, int from, int tag) override {
+  WorkPtr recv(Tensors& tensors, int from, int tag) override {
     const NoSigpipe guard;
     return ProcessGroupGloo::recv(tensors, from, tag);
   }
-  c10::intrusive_ptr<c10d::Work> recvAnysource(Tensors& tensors, int tag) override {
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     const NoSigpipe guard;
     return ProcessGroupGloo::recvAnysource(tensors, tag);
   }
@@ -76,11 +76,11 @@ class Gloo : public c10d::ProcessGroupGloo {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                                            int rank,
-                                            int size,
-                                            std::chrono::milliseconds timeout,
-                                            const std::string& master_addr) {
+BackendPtr make_gloo(const StorePtr& store,
+                     int rank,
+                     int size,
+                     milliseconds timeout,
+                     const std::string& master_addr) {
   const NoSigpipe guard;  // also in the threads that Gloo makes here
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   choose_interface(*options, master_addr);

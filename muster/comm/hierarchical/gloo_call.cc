@@ -50,7 +50,7 @@ c10d::ReduceOp op_of_bytes(shm::Op op) {
 }  // namespace
 
 void GlooCall::expect_one_kind(const Tensors& tensors) const {
-  for (const at::Tensor& tensor : tensors) {
+  for (const Tensor& tensor : tensors) {
     expect_dense(operation_, tensor);
     expect_one_type(operation_, tensors[0], tensor);
   }
@@ -58,24 +58,24 @@ void GlooCall::expect_one_kind(const Tensors& tensors) const {
 
 // For a GPU's tensor the caller's stream is remembered: what follows there must come after the
 // copy.
-void GlooCall::copy_back(const at::Tensor& from, const at::Tensor& to) {
+void GlooCall::copy_back(const Tensor& from, const Tensor& to) {
   rest_.copies_.push_back({.from = from, .to = to.detach()});
   const c10::Device device = to.device();
   if (!device.is_cpu())
     rest_.stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-at::Tensor GlooCall::in(const at::Tensor& tensor) {
+Tensor GlooCall::in(const Tensor& tensor) {
   expect_dense(operation_, tensor);
-  const at::Tensor memory = is_plain(tensor) ? tensor : plain(tensor.detach());
+  const Tensor memory = is_plain(tensor) ? tensor : plain(tensor.detach());
   return is_known_everywhere(memory.scalar_type()) ? memory : as_bytes(memory);
 }
 
 // A copy has the output's values where Gloo also reads it.
-at::Tensor GlooCall::out(const at::Tensor& tensor, bool also_read) {
+Tensor GlooCall::out(const Tensor& tensor, bool also_read) {
   expect_dense(operation_, tensor);
   outputs_.push_back(tensor);
-  at::Tensor memory = tensor;
+  Tensor memory = tensor;
   if (!is_plain(tensor)) {
     memory = also_read ? plain(tensor.detach()) : at::empty(tensor.sizes(), tensor.options());
     copy_back(memory, tensor);
@@ -85,18 +85,18 @@ at::Tensor GlooCall::out(const at::Tensor& tensor, bool also_read) {
 
 Tensors GlooCall::in(const Tensors& tensors) {
   expect_one_kind(tensors);
-  return mapped(tensors, [&](const at::Tensor& tensor) { return in(tensor); });
+  return mapped(tensors, [&](const Tensor& tensor) { return in(tensor); });
 }
 
 Tensors GlooCall::out(const Tensors& tensors, bool also_read) {
   expect_one_kind(tensors);
-  return mapped(tensors, [&](const at::Tensor& tensor) { return out(tensor, also_read); });
+  return mapped(tensors, [&](const Tensor& tensor) { return out(tensor, also_read); });
 }
 
 // Complex numbers are given as pairs of real ones, which add up alike.
-at::Tensor GlooCall::number_out(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+Tensor GlooCall::number_out(const Tensor& tensor, const c10d::ReduceOp& op) {
   outputs_.push_back(tensor);
-  at::Tensor memory = tensor;
+  Tensor memory = tensor;
   const at::ScalarType type = type_of_numbers(tensor.scalar_type(), op);
   if (!is_plain(tensor) || type != tensor.scalar_type()) {
     memory = plain(tensor.detach()).to(type);
@@ -107,15 +107,15 @@ at::Tensor GlooCall::number_out(const at::Tensor& tensor, const c10d::ReduceOp& 
 
 Tensors GlooCall::numbers_out(const Tensors& tensors, const c10d::ReduceOp& op) {
   expect_one_kind(tensors);
-  return mapped(tensors, [&](const at::Tensor& tensor) { return number_out(tensor, op); });
+  return mapped(tensors, [&](const Tensor& tensor) { return number_out(tensor, op); });
 }
 
 // The caller's inputs must stay as they are, and Gloo reduces in place: so this is a copy.
-at::Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op) {
+Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op) {
   expect_one_kind(inputs);
-  const at::Tensor all = at::cat(
-      mapped(inputs, [](const at::Tensor& input) { return plain(input.detach()).view(-1); }));
-  const at::Tensor numbers = all.to(type_of_numbers(all.scalar_type(), op));
+  const Tensor all =
+      at::cat(mapped(inputs, [](const Tensor& input) { return plain(input.detach()).view(-1); }));
+  const Tensor numbers = all.to(type_of_numbers(all.scalar_type(), op));
   return numbers.is_complex() ? at::view_as_real(numbers).view(-1) : numbers;
 }
 
@@ -137,18 +137,18 @@ c10d::ReduceOp GlooCall::gloo_op(const Tensors& tensors, const c10d::ReduceOp& o
   return type == at::kBool ? op_of_bytes(known) : op;
 }
 
-void GlooCall::copy_afterwards(const at::Tensor& from, const at::Tensor& output) {
+void GlooCall::copy_afterwards(const Tensor& from, const Tensor& output) {
   expect_dense(operation_, output);
   outputs_.push_back(output);
   copy_back(from.view(output.sizes()), output);
 }
 
 // Numbers become complex again where the output is.
-void GlooCall::copy_part_afterwards(const at::Tensor& numbers,
+void GlooCall::copy_part_afterwards(const Tensor& numbers,
                                     int ranks,
                                     int rank,
-                                    const at::Tensor& output) {
-  const at::Tensor part = numbers.view({ranks, numbers.numel() / ranks})[rank];
+                                    const Tensor& output) {
+  const Tensor part = numbers.view({ranks, numbers.numel() / ranks})[rank];
   copy_afterwards(output.is_complex() ? at::view_as_complex(part.view({output.numel(), 2})) : part,
                   output);
 }

@@ -21,8 +21,8 @@ class GlooCall {
   // Tensors to be moved, which are read (in) or written (out; and read too, where `also_read`).
   // Throws: invalid_argument for a tensor that is undefined or not dense, and for lists of more
   // than one type.
-  at::Tensor in(const at::Tensor& tensor);
-  at::Tensor out(const at::Tensor& tensor, bool also_read = false);
+  Tensor in(const Tensor& tensor);
+  Tensor out(const Tensor& tensor, bool also_read = false);
   Tensors in(const Tensors& tensors);
   Tensors out(const Tensors& tensors, bool also_read = false);
 
@@ -30,20 +30,17 @@ class GlooCall {
   // their type, else a copy that is copied back; numbers_of() has the values of all inputs, one
   // after the other, and is always a copy.
   Tensors numbers_out(const Tensors& tensors, const c10d::ReduceOp& op);
-  at::Tensor numbers_of(const Tensors& inputs, const c10d::ReduceOp& op);
+  Tensor numbers_of(const Tensors& inputs, const c10d::ReduceOp& op);
   // Throws: invalid_argument for an operation that the type does not have.
   c10d::ReduceOp gloo_op(const Tensors& tensors, const c10d::ReduceOp& op) const;
 
   // After the operation `output` becomes `from`, or the part of `rank` among `ranks` equal parts of
   // numbers.
-  void copy_afterwards(const at::Tensor& from, const at::Tensor& output);
-  void copy_part_afterwards(const at::Tensor& numbers,
-                            int ranks,
-                            int rank,
-                            const at::Tensor& output);
+  void copy_afterwards(const Tensor& from, const Tensor& output);
+  void copy_part_afterwards(const Tensor& numbers, int ranks, int rank, const Tensor& output);
 
   struct Copy {
-    at::Tensor from, to;  // none is the caller's own: any thread may let them go
+    Tensor from, to;  // none is the caller's own: any thread may let them go
   };
   // Does what is left to do when Gloo has ended, in Gloo's thread.
   class Rest {
@@ -61,8 +58,8 @@ class GlooCall {
 
  private:
   void expect_one_kind(const Tensors& tensors) const;  // dense, and of one type
-  at::Tensor number_out(const at::Tensor& tensor, const c10d::ReduceOp& op);
-  void copy_back(const at::Tensor& from, const at::Tensor& to);
+  Tensor number_out(const Tensor& tensor, const c10d::ReduceOp& op);
+  void copy_back(const Tensor& from, const Tensor& to);
 
   const char* operation_;
   Tensors outputs_;

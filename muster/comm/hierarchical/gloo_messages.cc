@@ -34,8 +34,6 @@ namespace muster {
 namespace {
 
 using shm::MessageFrame;
-using std::chrono::milliseconds;
-using WorkPtr = GlooMessages::WorkPtr;
 
 // What goes in the envelope: to copy that is cheaper than another message of Gloo's.
 constexpr int64_t kRoom = 32 << 10;
@@ -60,7 +58,7 @@ int slot_of_content(const MessageFrame& frame) {
          static_cast<int>(mixed >> (64 - kLengthBits));
 }
 
-uint8_t* room_in(const at::Tensor& envelope) {
+uint8_t* room_in(const Tensor& envelope) {
   return envelope.mutable_data_ptr<uint8_t>() + kFrame;
 }
 void copy_memory(void* to, const void* from, size_t bytes) {
@@ -68,7 +66,7 @@ void copy_memory(void* to, const void* from, size_t bytes) {
     std::memcpy(to, from, bytes);
 }
 
-WorkPtr start_receive(c10d::Backend& gloo, const at::Tensor& memory, int from, int slot) {
+WorkPtr start_receive(c10d::Backend& gloo, const Tensor& memory, int from, int slot) {
   Tensors tensors{memory};
   return from == shm::kAnySource ? gloo.recvAnysource(tensors, slot)
                                  : gloo.recv(tensors, from, slot);
@@ -147,7 +145,7 @@ class GlooMessages::Sending : public WaitedOnce {
 struct GlooMessages::Received {
   MessageFrame wanted, sent;
   int from = 0;  // or shm::kAnySource
-  at::Tensor envelope;
+  Tensor envelope;
   WorkPtr of_envelope, of_content;   // no content where the one expected lies in the envelope
   std::shared_ptr<Received> before;  // asked for of the same rank, with the same content's slot
 
@@ -222,7 +220,7 @@ bool GlooMessages::Shared::open(const std::shared_ptr<Received>& message,
 
 class GlooMessages::Receiving : public WaitedOnce {
  public:
-  Receiving(std::shared_ptr<Shared> shared, std::shared_ptr<Received> message, at::Tensor memory)
+  Receiving(std::shared_ptr<Shared> shared, std::shared_ptr<Received> message, Tensor memory)
       : WaitedOnce(-1, message->of_envelope->retrieveOpType()),
         shared_(std::move(shared)),
         message_(std::move(message)),
@@ -282,18 +280,18 @@ class GlooMessages::Receiving : public WaitedOnce {
 
   const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Received> message_;
-  const at::Tensor memory_;
+  const Tensor memory_;
 };
 
-GlooMessages::GlooMessages(const c10::intrusive_ptr<c10d::Backend>& gloo, RankNames names)
+GlooMessages::GlooMessages(const BackendPtr& gloo, RankNames names)
     : shared_(std::make_shared<Shared>(
           c10::weak_intrusive_ptr<c10d::Backend>(gloo),
           gloo->getRank(),
           names.ranks.empty() ? RankNames::of_all(gloo->getSize()) : std::move(names))) {}
 
-WorkPtr GlooMessages::send(const at::Tensor& memory, const MessageFrame& frame, int to) {
+WorkPtr GlooMessages::send(const Tensor& memory, const MessageFrame& frame, int to) {
   const int64_t in_envelope = lies_in_envelope(frame) ? memory.numel() * memory.element_size() : 0;
-  at::Tensor envelope = at::empty({kFrame + in_envelope}, at::kByte);
+  Tensor envelope = at::empty({kFrame + in_envelope}, at::kByte);
   std::memcpy(envelope.mutable_data_ptr(), &frame, kFrame);
   copy_memory(room_in(envelope), memory.const_data_ptr(), in_envelope);
   const auto gloo = shared_->gloo.lock();
@@ -306,7 +304,7 @@ WorkPtr GlooMessages::send(const at::Tensor& memory, const MessageFrame& frame, 
   return c10::make_intrusive<Sending>(std::move(parts));
 }
 
-WorkPtr GlooMessages::receive(const at::Tensor& memory, const MessageFrame& wanted, int from) {
+WorkPtr GlooMessages::receive(const Tensor& memory, const MessageFrame& wanted, int from) {
   shared_->expect_whole();
   const auto gloo = shared_->gloo.lock();
   auto message = std::make_shared<Received>();

@@ -9,26 +9,26 @@
 #include <memory>
 
 #include "muster/base/rank_names.h"
+#include "muster/base/tensors.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/shm/message_frame.h"
 
 namespace muster {
 
 class GlooMessages {
  public:
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
   // Errors call the ranks by `names`, or without any by their own numbers.
-  GlooMessages(const c10::intrusive_ptr<c10d::Backend>& gloo, RankNames names);
+  GlooMessages(const BackendPtr& gloo, RankNames names);
 
   // `memory` is a plain tensor on the host, of a type that Gloo knows; the frame tells of the
   // caller's tensor. Its work's wait() ends when the receiver has asked for the message, whatever
   // it expects.
-  WorkPtr send(const at::Tensor& memory, const shm::MessageFrame& frame, int to);
+  WorkPtr send(const Tensor& memory, const shm::MessageFrame& frame, int to);
 
   // From a rank, or from shm::kAnySource. Its work's wait() throws invalid_argument, showing both
   // sides, for a message that is not as `wanted`. Throws: failed_precondition once one of those has
   // left a receive behind that Gloo cannot take back.
-  WorkPtr receive(const at::Tensor& memory, const shm::MessageFrame& wanted, int from);
+  WorkPtr receive(const Tensor& memory, const shm::MessageFrame& wanted, int from);
 
  private:
   struct Received;

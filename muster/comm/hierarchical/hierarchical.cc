@@ -23,6 +23,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/call/bounded_wait.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
@@ -36,7 +37,6 @@ namespace muster {
 
 namespace {
 
-using std::chrono::milliseconds;
 using RedOp = c10d::ReduceOp::RedOpType;
 
 // Ranks and hosts are few enough for an int.
@@ -96,7 +96,7 @@ Place place_of(int rank, const std::vector<std::string>& hosts) {
 
 // Gloo's destructor waits for what is under way, and where a host has lost its power until the
 // deadline. So it runs in a thread of its own, which is left behind where that takes long.
-void let_go(c10::intrusive_ptr<c10d::Backend> network, milliseconds patience) {
+void let_go(BackendPtr network, milliseconds patience) {
   if (!network)
     return;
   auto gone = std::make_shared<std::promise<void>>();
@@ -129,8 +129,7 @@ bool is_reduced_by_gloo(at::ScalarType type, RedOp op) {
   return sum || op == RedOp::MIN || op == RedOp::MAX || op == RedOp::PRODUCT;
 }
 
-c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store,
-                                        const std::string& name) {
+StorePtr part_of(const StorePtr& store, const std::string& name) {
   return c10::make_intrusive<c10d::PrefixStore>(name, store);
 }
 
@@ -142,7 +141,7 @@ RankNames names_on_host(const RankNames& names, const Place& place) {
 
 class HierarchicalBackend : public OverGloo {
  public:
-  HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store,
+  HierarchicalBackend(const StorePtr& store,
                       int rank,
                       Place place,
                       milliseconds timeout,
@@ -172,7 +171,7 @@ class HierarchicalBackend : public OverGloo {
   bool supportsTensorAlloc(c10::DeviceIndex device) override {
     return inside_->supportsTensorAlloc(device);
   }
-  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+  Tensor allocateTensor(long size, at::TensorOptions options) override {
     return inside_->allocateTensor(size, options);
   }
 
@@ -222,8 +221,8 @@ class HierarchicalBackend : public OverGloo {
 
   // Between even hosts each value crosses the network once, to one rank of each other host, which
   // gives it to its neighbours.
-  WorkPtr _allgather_base(at::Tensor& output,
-                          at::Tensor& input,
+  WorkPtr _allgather_base(Tensor& output,
+                          Tensor& input,
                           const c10d::AllgatherOptions& options) override {
     if (!place_.even || !are_parts(output, input))
       return OverGloo::_allgather_base(output, input, options);
@@ -239,8 +238,8 @@ class HierarchicalBackend : public OverGloo {
 
   // Inputs are summed inside of each host. Between even hosts, each host's sums then cross the
   // network once, to the rank that they are for. Gloo's own is an all_reduce.
-  WorkPtr _reduce_scatter_base(at::Tensor& output,
-                               at::Tensor& input,
+  WorkPtr _reduce_scatter_base(Tensor& output,
+                               Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     if (!are_parts(input, output) || !is_reduced_by_gloo(input.scalar_type(), options.reduceOp))
       return OverGloo::_reduce_scatter_base(output, input, options);
@@ -265,7 +264,7 @@ class HierarchicalBackend : public OverGloo {
   }
 
   // Whether `whole` has a part for every rank. Gloo tells what is wrong with others.
-  bool are_parts(const at::Tensor& whole, const at::Tensor& part) const {
+  bool are_parts(const Tensor& whole, const Tensor& part) const {
     if (whole.layout() != at::kStrided || part.layout() != at::kStrided || part.numel() == 0)
       return false;
     return whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * getSize();
@@ -305,27 +304,27 @@ class HierarchicalBackend : public OverGloo {
     }
   }
 
-  static bool is_mean_of_halves(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  static bool is_mean_of_halves(const Tensor& tensor, const c10d::ReduceOp& op) {
     return op == c10d::ReduceOp::AVG && at::isReducedFloatingType(tensor.scalar_type());
   }
 
   // The real numbers that are summed: both parts of complex ones.
-  static at::Tensor numbers_of(const at::Tensor& memory) {
+  static Tensor numbers_of(const Tensor& memory) {
     return (memory.is_complex() ? at::view_as_real(memory.detach()) : memory).view(-1);
   }
 
   // The memory of this host that a call reads and writes.
-  static const at::Tensor& read(const HostCall& call) { return call.held[0]; }
-  static const at::Tensor& written(const HostCall& call) {
+  static const Tensor& read(const HostCall& call) { return call.held[0]; }
+  static const Tensor& written(const HostCall& call) {
     return call.copies.empty() ? call.outputs[0] : call.copies[0].from;
   }
 
   // The column brings each host's input of this local rank; then the ranks of this host gather, for
   // each host, what their columns have brought.
   void all_gather(const HostCall& call, const Deadline& deadline) {
-    at::Tensor input = bytes_of(read(call));
+    Tensor input = bytes_of(read(call));
     // The inputs of this rank's column, host by host.
-    at::Tensor column = at::empty({hosts() * input.numel()}, input.options());
+    Tensor column = at::empty({hosts() * input.numel()}, input.options());
     c10d::AllgatherOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->_allgather_base(column, input, options), deadline);
@@ -345,17 +344,17 @@ class HierarchicalBackend : public OverGloo {
   void sum_and_scatter(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
     if (!place_.even)
       return reduce_and_cut(call, op, deadline);
-    const at::Tensor given = numbers_of(read(call));
-    const at::Tensor input = is_mean_of_halves(given, op) ? given.to(at::kFloat) : given;
-    const at::Tensor sums = sums_of_this_host(input, without_mean(op), deadline);
-    const at::Tensor for_this_rank = at::empty_like(sums);  // host by host
-    at::Tensor sent = bytes_of(sums), received = bytes_of(for_this_rank);
+    const Tensor given = numbers_of(read(call));
+    const Tensor input = is_mean_of_halves(given, op) ? given.to(at::kFloat) : given;
+    const Tensor sums = sums_of_this_host(input, without_mean(op), deadline);
+    const Tensor for_this_rank = at::empty_like(sums);  // host by host
+    Tensor sent = bytes_of(sums), received = bytes_of(for_this_rank);
     std::vector<int64_t> equal_parts;
     c10d::AllToAllOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->alltoall_base(received, sent, equal_parts, equal_parts, options),
                      deadline);
-    at::Tensor sum = for_this_rank[0];
+    Tensor sum = for_this_rank[0];
     for (int64_t host = 1; host < hosts(); ++host)
       add(sum, for_this_rank[host], op);
     if (op == c10d::ReduceOp::AVG)
@@ -365,16 +364,16 @@ class HierarchicalBackend : public OverGloo {
 
   // Uneven hosts have no columns of all ranks: everything is summed everywhere.
   void reduce_and_cut(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
-    const at::Tensor whole = numbers_of(read(call)).clone();
+    const Tensor whole = numbers_of(read(call)).clone();
     all_reduce(whole, op, deadline);
     numbers_of(written(call)).copy_(whole.view({getSize(), -1})[getRank()]);
   }
 
   // Sums what this host's ranks have for this rank's column, host by host.
-  at::Tensor sums_of_this_host(const at::Tensor& input,
-                               const c10d::ReduceOp& op,
-                               const Deadline& deadline) {
-    at::Tensor sums = at::empty({hosts(), input.numel() / getSize()}, input.options());
+  Tensor sums_of_this_host(const Tensor& input,
+                           const c10d::ReduceOp& op,
+                           const Deadline& deadline) {
+    Tensor sums = at::empty({hosts(), input.numel() / getSize()}, input.options());
     const auto rows = rows_of_hosts(input);
     c10d::ReduceScatterOptions options;
     options.reduceOp = op;
@@ -387,7 +386,7 @@ class HierarchicalBackend : public OverGloo {
     return sums;
   }
 
-  static void add(at::Tensor& sum, const at::Tensor& more, const c10d::ReduceOp& op) {
+  static void add(Tensor& sum, const Tensor& more, const c10d::ReduceOp& op) {
     if (op == c10d::ReduceOp::MIN) {
       at::minimum_out(sum, sum, more);
     } else if (op == c10d::ReduceOp::MAX) {
@@ -400,10 +399,10 @@ class HierarchicalBackend : public OverGloo {
   }
 
   int64_t hosts() const { return std::ssize(place_.ranks_of_hosts); }
-  static at::Tensor bytes_of(const at::Tensor& tensor) { return tensor.view(-1).view(at::kByte); }
+  static Tensor bytes_of(const Tensor& tensor) { return tensor.view(-1).view(at::kByte); }
 
   // The parts that belong to each host's ranks.
-  std::vector<Tensors> rows_of_hosts(const at::Tensor& whole) const {
+  std::vector<Tensors> rows_of_hosts(const Tensor& whole) const {
     const auto parts = whole.view({getSize(), -1}).unbind(0);
     std::vector<Tensors> found;
     for (const auto& ranks : place_.ranks_of_hosts) {
@@ -415,10 +414,10 @@ class HierarchicalBackend : public OverGloo {
   }
 
   // A mean of halves is made from floats: their sum may be more than their type has.
-  void all_reduce(const at::Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
+  void all_reduce(const Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
     if (!is_mean_of_halves(flat, op))
       return reduce_in_pieces(flat, op, deadline);
-    const at::Tensor wide = flat.to(at::kFloat);
+    const Tensor wide = flat.to(at::kFloat);
     reduce_in_pieces(wide, op, deadline);
     flat.copy_(wide);
   }
@@ -426,9 +425,7 @@ class HierarchicalBackend : public OverGloo {
   // Pieces follow each other: one is on the network while the next is summed in memory. Of a piece,
   // the first ranks of the host have a share each, which they sum with the other hosts' and then
   // give to their neighbours.
-  void reduce_in_pieces(const at::Tensor& flat,
-                        const c10d::ReduceOp& op,
-                        const Deadline& deadline) {
+  void reduce_in_pieces(const Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
     const int64_t bytes = flat.numel() * flat.element_size();
     const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);
     const auto pieces = flat.chunk(std::max<int64_t>(1, bytes / (kPieceBytes * shares)));
@@ -436,7 +433,7 @@ class HierarchicalBackend : public OverGloo {
     c10d::AllreduceOptions options;
     options.reduceOp = without_mean(op);
     options.asyncOp = false;
-    for (const at::Tensor& piece : pieces) {
+    for (const Tensor& piece : pieces) {
       options.timeout = left(deadline);
       Tensors tensors{piece};
       inside_->allreduce(tensors, options)->wait();
@@ -458,7 +455,7 @@ class HierarchicalBackend : public OverGloo {
       flat.div_(getSize());
   }
 
-  void give_to_neighbours(const at::Tensor& part, int64_t owner, const Deadline& deadline) {
+  void give_to_neighbours(const Tensor& part, int64_t owner, const Deadline& deadline) {
     if (part.numel() == 0)
       return;
     c10d::BroadcastOptions options;
@@ -519,9 +516,9 @@ class HierarchicalBackend : public OverGloo {
 
   const Place place_;
   milliseconds timeout_;
-  const RankNames names_;                      // of this host's ranks
-  c10::intrusive_ptr<c10d::Backend> inside_;   // this host's ranks
-  c10::intrusive_ptr<c10d::Backend> between_;  // this rank's column; null where it has none
+  const RankNames names_;  // of this host's ranks
+  BackendPtr inside_;      // this host's ranks
+  BackendPtr between_;     // this rank's column; null where it has none
   std::atomic<bool> given_up_ = false;
   int64_t sequence_ = 0;
   std::atomic<bool> left_ = false;
@@ -530,12 +527,12 @@ class HierarchicalBackend : public OverGloo {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank,
-                                                    const std::vector<std::string>& hosts,
-                                                    milliseconds timeout,
-                                                    const NetworkBackend& network,
-                                                    RankNames names) {
+BackendPtr make_hierarchical(const StorePtr& store,
+                             int rank,
+                             const std::vector<std::string>& hosts,
+                             milliseconds timeout,
+                             const NetworkBackend& network,
+                             RankNames names) {
   if (names.ranks.empty())
     names = RankNames::of_all(count_of(hosts));
   return c10::make_intrusive<HierarchicalBackend>(

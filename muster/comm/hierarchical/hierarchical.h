@@ -4,34 +4,28 @@
 // does not have yet, cross the network.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/rank_names.h"
-
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
+#include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
 
 // Makes a backend for the network between `size` ranks, of which this is `rank`.
-using NetworkBackend = std::function<c10::intrusive_ptr<c10d::Backend>(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size)>;
+using NetworkBackend = std::function<BackendPtr(const StorePtr& store, int rank, int size)>;
 
 // Collective: over all ranks; `hosts` has the host_identity() of each. Messages call them by
 // `names`. The bits of a sum depend on which ranks share a host, and on nothing else. Throws: as
 // make_shm and `network`.
-c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank,
-                                                    const std::vector<std::string>& hosts,
-                                                    std::chrono::milliseconds timeout,
-                                                    const NetworkBackend& network,
-                                                    RankNames names = {});
+BackendPtr make_hierarchical(const StorePtr& store,
+                             int rank,
+                             const std::vector<std::string>& hosts,
+                             milliseconds timeout,
+                             const NetworkBackend& network,
+                             RankNames names = {});
 
 }  // namespace muster

@@ -34,8 +34,6 @@ namespace muster {
 
 namespace {
 
-using WorkPtr = OverGloo::WorkPtr;
-
 // Does `end` once when the work has been seen to be over. Gloo tells nobody of the end of messages
 // and of some collectives.
 class SeenOver : public c10d::Work {
@@ -58,7 +56,7 @@ class SeenOver : public c10d::Work {
   uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return work_->getFuture(); }
   void abort() override { work_->abort(); }
-  bool wait(std::chrono::milliseconds timeout) override {
+  bool wait(milliseconds timeout) override {
     const bool ended = work_->wait(timeout);
     std::call_once(over_, end_);
     return ended;
@@ -121,7 +119,7 @@ std::vector<int64_t> bytes_of_parts(const Tensors& parts, int ranks, at::ScalarT
         "all_to_all: expected ", ranks, " tensors in and out, got ", parts.size());
   }
   std::vector<int64_t> found;
-  for (const at::Tensor& part : parts) {
+  for (const Tensor& part : parts) {
     if (part.scalar_type() != type || part.layout() != at::kStrided) {
       throw invalid_argument("all_to_all: expected dense tensors of one type, got ",
                              c10::toString(type),
@@ -140,7 +138,7 @@ void expect_one_type_in(const char* name,
   if (tensors.empty())
     return;
   for (const Tensors& list : lists) {
-    for (const at::Tensor& tensor : list)
+    for (const Tensor& tensor : list)
       expect_one_type(name, tensor, tensors[0]);
   }
 }
@@ -157,7 +155,7 @@ void expect_parts(const char* name,
                            " tensors, got ",
                            inputs.empty() ? 0 : inputs[0].size());
   }
-  for (const at::Tensor& input : inputs[0]) {
+  for (const Tensor& input : inputs[0]) {
     expect_one_type(name, input, outputs[0]);
     if (input.numel() == outputs[0].numel())
       continue;
@@ -174,7 +172,7 @@ shm::MessageFrame frame_of_one(const char* name, const Tensors& tensors, int tag
   };
   expect(tensors.size() == 1, "one tensor", cat(tensors.size()));
   expect(tag >= 0, "a tag of at least 0", cat(tag));
-  const at::Tensor& tensor = tensors[0];
+  const Tensor& tensor = tensors[0];
   expect_dense(name, tensor);
   expect(tensor.is_cpu(), "a tensor on the CPU", tensor.device().str());
   return frame_of(message_of({.bytes = tensor.nbytes()}, tensor), tag);
@@ -211,7 +209,7 @@ WorkPtr OverGloo::call(const char* operation, const Tensors& tensors, const Star
 }
 
 // A time that PyTorch could not count is below 0; Gloo gets one that it can count.
-void OverGloo::setTimeout(std::chrono::milliseconds timeout) {
+void OverGloo::setTimeout(milliseconds timeout) {
   backend_->setTimeout(countable(timeout));
 }
 
@@ -283,12 +281,12 @@ WorkPtr OverGloo::allgather_coalesced(std::vector<Tensors>& outputs,
                                       const c10d::AllgatherOptions& options) {
   return gathered("all_gather", outputs, inputs, options, &Backend::allgather_coalesced);
 }
-WorkPtr OverGloo::_allgather_base(at::Tensor& output,
-                                  at::Tensor& input,
+WorkPtr OverGloo::_allgather_base(Tensor& output,
+                                  Tensor& input,
                                   const c10d::AllgatherOptions& options) {
   return call("all_gather", {input}, [&](GlooCall& call) {
     expect_one_type("all_gather", output, input);
-    at::Tensor from = call.in(input), to = call.out(output);
+    Tensor from = call.in(input), to = call.out(output);
     return backend_->_allgather_base(to, from, options);
   });
 }
@@ -306,7 +304,7 @@ WorkPtr OverGloo::allgather_into_tensor_coalesced(Tensors& outputs,
 // that it has ended.
 WorkPtr OverGloo::reduce_and_cut(GlooCall& call,
                                  const Tensors& inputs,
-                                 const at::Tensor& output,
+                                 const Tensor& output,
                                  const c10d::ReduceScatterOptions& options) {
   c10d::AllreduceOptions of_gloo;
   of_gloo.reduceOp = call.gloo_op({output}, options.reduceOp);
@@ -327,8 +325,8 @@ WorkPtr OverGloo::reduce_scatter(Tensors& outputs,
   });
 }
 // The inputs are the parts of one tensor here.
-WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output,
-                                       at::Tensor& input,
+WorkPtr OverGloo::_reduce_scatter_base(Tensor& output,
+                                       Tensor& input,
                                        const c10d::ReduceScatterOptions& options) {
   if (input.scalar_type() != output.scalar_type() || input.numel() != output.numel() * getSize()) {
     throw invalid_argument("reduce_scatter: expected an input of ",
@@ -354,7 +352,7 @@ WorkPtr OverGloo::reduce_scatter_tensor_coalesced(Tensors& outputs,
     c10d::ReduceScatterOptions of_gloo = options;
     of_gloo.reduceOp = call.gloo_op(inputs, options.reduceOp);
     Tensors from, to = call.numbers_out(outputs, options.reduceOp);
-    for (const at::Tensor& input : inputs)
+    for (const Tensor& input : inputs)
       from.push_back(call.numbers_of({input}, options.reduceOp));
     return backend_->reduce_scatter_tensor_coalesced(to, from, of_gloo);
   });
@@ -376,14 +374,14 @@ WorkPtr OverGloo::scatter(Tensors& outputs,
   });
 }
 // The splits count rows, and a row of bytes is a row of the tensor's.
-WorkPtr OverGloo::alltoall_base(at::Tensor& output,
-                                at::Tensor& input,
+WorkPtr OverGloo::alltoall_base(Tensor& output,
+                                Tensor& input,
                                 std::vector<int64_t>& output_splits,
                                 std::vector<int64_t>& input_splits,
                                 const c10d::AllToAllOptions& options) {
   return call("all_to_all", {input}, [&](GlooCall& call) {
     expect_one_type("all_to_all", output, input);
-    at::Tensor from = call.in(input), to = call.out(output);
+    Tensor from = call.in(input), to = call.out(output);
     return backend_->alltoall_base(to, from, output_splits, input_splits, options);
   });
 }
@@ -397,10 +395,10 @@ WorkPtr OverGloo::alltoall(Tensors& outputs,
   auto received = bytes_of_parts(outputs, getSize(), type);
   return call("all_to_all", inputs, [&](GlooCall& call) {
     Tensors flat =
-        mapped(inputs, [&](const at::Tensor& input) { return as_bytes(plain(input)).view(-1); });
-    at::Tensor from = at::cat(flat);
+        mapped(inputs, [&](const Tensor& input) { return as_bytes(plain(input)).view(-1); });
+    Tensor from = at::cat(flat);
     const int64_t length = std::accumulate(received.begin(), received.end(), int64_t{0});
-    at::Tensor to = at::empty({length}, from.options());
+    Tensor to = at::empty({length}, from.options());
     const auto pieces = to.split_with_sizes(received);
     for (const size_t i : indices_of(outputs))
       call.copy_afterwards(pieces[i].view(type), outputs[i]);

@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/rank_names.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/hierarchical/gloo_call.h"
 #include "muster/comm/hierarchical/gloo_messages.h"
@@ -22,13 +24,9 @@ namespace muster {
 
 class OverGloo : public c10d::Backend {
  public:
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
   // getBackendName() returns `name`. As "gloo" it leaves the events to Gloo, which has the same.
   // Errors call the ranks by `names`, or without any by their own numbers.
-  explicit OverGloo(c10::intrusive_ptr<c10d::Backend> gloo,
-                    std::string name = "muster",
-                    RankNames names = {})
+  explicit OverGloo(BackendPtr gloo, std::string name = "muster", RankNames names = {})
       : Backend(gloo->getRank(), gloo->getSize()),
         backend_(std::move(gloo)),
         name_(std::move(name)),
@@ -39,13 +37,13 @@ class OverGloo : public c10d::Backend {
   bool supportsTensorAlloc(c10::DeviceIndex device) override {
     return backend_->supportsTensorAlloc(device);
   }
-  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+  Tensor allocateTensor(long size, at::TensorOptions options) override {
     return backend_->allocateTensor(size, options);
   }
   uint64_t getSequenceNumberForGroup() override { return backend_->getSequenceNumberForGroup(); }
   void setSequenceNumberForGroup() override { backend_->setSequenceNumberForGroup(); }
 
-  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setTimeout(milliseconds timeout) override;
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -59,8 +57,8 @@ class OverGloo : public c10d::Backend {
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
                               Tensors& inputs,
                               const c10d::AllgatherOptions& options) override;
-  WorkPtr _allgather_base(at::Tensor& output,
-                          at::Tensor& input,
+  WorkPtr _allgather_base(Tensor& output,
+                          Tensor& input,
                           const c10d::AllgatherOptions& options) override;
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
@@ -68,8 +66,8 @@ class OverGloo : public c10d::Backend {
   WorkPtr reduce_scatter(Tensors& outputs,
                          std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override;
-  WorkPtr _reduce_scatter_base(at::Tensor& output,
-                               at::Tensor& input,
+  WorkPtr _reduce_scatter_base(Tensor& output,
+                               Tensor& input,
                                const c10d::ReduceScatterOptions& options) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
@@ -80,8 +78,8 @@ class OverGloo : public c10d::Backend {
   WorkPtr scatter(Tensors& outputs,
                   std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override;
-  WorkPtr alltoall_base(at::Tensor& output,
-                        at::Tensor& input,
+  WorkPtr alltoall_base(Tensor& output,
+                        Tensor& input,
                         std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& options) override;
@@ -100,7 +98,7 @@ class OverGloo : public c10d::Backend {
  protected:
   const ForkGuard& fork() const { return fork_; }
 
-  c10::intrusive_ptr<c10d::Backend> backend_;  // Gloo
+  BackendPtr backend_;  // Gloo
 
  private:
   // `start` gives Gloo what the GlooCall makes of its tensors.
@@ -122,7 +120,7 @@ class OverGloo : public c10d::Backend {
                    WorkPtr (Backend::*method)(std::vector<Tensors>&, Tensors&, const CallOptions&));
   WorkPtr reduce_and_cut(GlooCall& call,
                          const Tensors& inputs,
-                         const at::Tensor& output,
+                         const Tensor& output,
                          const c10d::ReduceScatterOptions& options);
 
   const std::string name_;

@@ -35,24 +35,20 @@ namespace {
 using shm::Kind;
 using shm::Part;
 using shm::Request;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // All ranks of a group have one. Any thread may call it; calls are numbered in the order in which
 // they are started.
 class HostBackend : public c10d::Backend, public BlockingCollectives {
  public:
-  HostBackend(std::string name,
-              int rank,
-              int size,
-              std::chrono::milliseconds timeout,
-              std::unique_ptr<Carrier> carrier)
+  HostBackend(
+      std::string name, int rank, int size, milliseconds timeout, std::unique_ptr<Carrier> carrier)
       : Backend(rank, size),
         name_(std::move(name)),
         timeout_(countable(timeout)),
         carrier_(std::move(carrier)) {}
 
   const std::string getBackendName() const override { return name_; }
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = countable(timeout); }
+  void setTimeout(milliseconds timeout) override { timeout_ = countable(timeout); }
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void setSequenceNumberForGroup() override {}
   bool supportsCoalescing() const override { return false; }
@@ -63,7 +59,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   bool supportsTensorAlloc(c10::DeviceIndex device) override {
     return device < 0 && carrier_->allocates();  // the CPU's index is -1
   }
-  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+  Tensor allocateTensor(long size, at::TensorOptions options) override {
     fork_.check("allocate_tensor");  // the memory is the parent's too
     if (options.device().type() != at::kCPU) {
       throw invalid_argument("allocate_tensor: expected the CPU, got ", options.device().str());
@@ -116,7 +112,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // The record is handed on to allreduce() where the carrier has not run the request, so that there
   // is one.
-  void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) override {
+  void all_reduce_and_wait(const Tensor& tensor, const c10d::ReduceOp& op) override {
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
     const Gate::Pass pass = enter(call);
     Request request = call.request(Kind::all_reduce, tensor);
@@ -143,7 +139,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   // Every rank's tensor is read, and the root's is written.
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     HostCall call("reduce", c10d::OpType::REDUCE);
-    const at::Tensor& tensor = call.one(tensors);
+    const Tensor& tensor = call.one(tensors);
     Request request = call.request(Kind::reduce, tensor);
     request.op = shm_op(options.reduceOp);
     request.root = root_of(call, options.rootRank);
@@ -158,7 +154,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   // both.
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     HostCall call("broadcast", c10d::OpType::BROADCAST);
-    const at::Tensor& tensor = call.one(tensors);
+    const Tensor& tensor = call.one(tensors);
     Request request = call.request(Kind::broadcast, tensor);
     request.root = root_of(call, options.rootRank);
     request.out = {call.out(tensor, true)};
@@ -184,8 +180,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     });
     return start_requests(call, std::move(requests), options);
   }
-  WorkPtr _allgather_base(at::Tensor& output,
-                          at::Tensor& input,
+  WorkPtr _allgather_base(Tensor& output,
+                          Tensor& input,
                           const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
     return start_requests(call, {all_gather_into(call, output, input, getSize())}, options);
@@ -206,13 +202,13 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                          std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER);
-    const at::Tensor& output = call.one(outputs);
+    const Tensor& output = call.one(outputs);
     const Tensors& parts = list_for_all(call, inputs, getSize());
     return start_requests(
         call, {reduce_scatter_of(call, output, parts, options.reduceOp)}, options);
   }
-  WorkPtr _reduce_scatter_base(at::Tensor& output,
-                               at::Tensor& input,
+  WorkPtr _reduce_scatter_base(Tensor& output,
+                               Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
     return start_requests(
@@ -234,12 +230,12 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                  Tensors& inputs,
                  const c10d::GatherOptions& options) override {
     HostCall call("gather", c10d::OpType::GATHER);
-    const at::Tensor& input = call.one(inputs);
+    const Tensor& input = call.one(inputs);
     Request request = call.request(Kind::gather, input);
     request.root = root_of(call, options.rootRank);
     request.in = {call.in(input)};
     if (request.root == getRank()) {
-      request.out = mapped(list_for_all(call, outputs, getSize()), [&](const at::Tensor& output) {
+      request.out = mapped(list_for_all(call, outputs, getSize()), [&](const Tensor& output) {
         call.expect_like(output, input);
         return call.out(output);
       });
@@ -252,12 +248,12 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                   std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override {
     HostCall call("scatter", c10d::OpType::SCATTER);
-    const at::Tensor& output = call.one(outputs);
+    const Tensor& output = call.one(outputs);
     Request request = call.request(Kind::scatter, output);
     request.root = root_of(call, options.rootRank);
     request.out = {call.out(output)};
     if (request.root == getRank()) {
-      request.in = mapped(list_for_all(call, inputs, getSize()), [&](const at::Tensor& input) {
+      request.in = mapped(list_for_all(call, inputs, getSize()), [&](const Tensor& input) {
         call.expect_like(input, output);
         return call.in(input);
       });
@@ -266,8 +262,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   // The ranks compare how many bytes each pair exchanges, and no shapes: they may differ.
-  WorkPtr alltoall_base(at::Tensor& output,
-                        at::Tensor& input,
+  WorkPtr alltoall_base(Tensor& output,
+                        Tensor& input,
                         std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& options) override {
@@ -286,12 +282,12 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                 cat(getSize(), " tensors in and out"),
                 cat(inputs.size(), " and ", outputs.size()));
     for (const Tensors& list : {inputs, outputs}) {
-      for (const at::Tensor& tensor : list)
+      for (const Tensor& tensor : list)
         expect_one_type(call, tensor, inputs[0]);
     }
     Request request{.kind = Kind::all_to_all, .type = shm_type(inputs[0])};
-    request.in = mapped(inputs, [&](const at::Tensor& input) { return call.in(input); });
-    request.out = mapped(outputs, [&](const at::Tensor& output) { return call.out(output); });
+    request.in = mapped(inputs, [&](const Tensor& input) { return call.in(input); });
+    request.out = mapped(outputs, [&](const Tensor& output) { return call.out(output); });
     return start_requests(call, {std::move(request)}, options);
   }
 
@@ -327,10 +323,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr send(Tensors& tensors, int to, int tag) override {
     return send_within(tensors, to, tag, timeout_);
   }
-  WorkPtr send_within(Tensors& tensors,
-                      int to,
-                      int tag,
-                      std::chrono::milliseconds timeout) override {
+  WorkPtr send_within(Tensors& tensors, int to, int tag, milliseconds timeout) override {
     HostCall call("send", c10d::OpType::SEND);
     check_peer(call, to);
     check_tag(call, tag);
@@ -343,10 +336,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return recv_within(tensors, from, tag, timeout_);
   }
   // The message is received into the tensor's own memory where that is plain.
-  WorkPtr recv_within(Tensors& tensors,
-                      int from,
-                      int tag,
-                      std::chrono::milliseconds timeout) override {
+  WorkPtr recv_within(Tensors& tensors, int from, int tag, milliseconds timeout) override {
     HostCall call("recv", c10d::OpType::RECV);
     check_peer(call, from);
     return receive(std::move(call), tensors, from, tag, timeout);
@@ -357,8 +347,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
  private:
-  WorkPtr receive(
-      HostCall call, const Tensors& tensors, int from, int tag, std::chrono::milliseconds timeout) {
+  WorkPtr receive(HostCall call, const Tensors& tensors, int from, int tag, milliseconds timeout) {
     check_tag(call, tag);
     const Part part = message_of(call.out(call.one(tensors)), tensors[0]);
     return start_message(std::move(call), from, tag, [&](auto done) {
@@ -366,11 +355,11 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     });
   }
   // c10d gives either of two values where its caller has asked for no limit.
-  std::chrono::milliseconds limit(std::chrono::milliseconds asked) const {
+  milliseconds limit(milliseconds asked) const {
     return asked == kNoTimeout ? timeout_ : timeout_of(asked, timeout_);
   }
 
-  static void expect_one_type(const HostCall& call, const at::Tensor& a, const at::Tensor& first) {
+  static void expect_one_type(const HostCall& call, const Tensor& a, const Tensor& first) {
     call.expect(a.scalar_type() == first.scalar_type(),
                 "one type",
                 cat(c10::toString(first.scalar_type()), " and ", c10::toString(a.scalar_type())));
@@ -390,7 +379,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
   // It runs at once, in the caller's thread, since all ranks must first know how many entries there
   // are. What is started afterwards has ended already.
-  WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
+  WorkPtr all_reduce_sparse(const Tensor& tensor, const c10d::AllreduceOptions& options) {
     HostCall call("all_reduce", c10d::OpType::_ALLREDUCE_SPARSE);
     call.outputs = {tensor};
     show_event(call);
@@ -399,7 +388,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     c10d::AllgatherOptions gather;
     gather.timeout = options.timeout;
     gather.asyncOp = false;
-    tensor.copy_(sparse_sum(tensor, getSize(), [&](at::Tensor& all, at::Tensor& mine) {
+    tensor.copy_(sparse_sum(tensor, getSize(), [&](Tensor& all, Tensor& mine) {
       _allgather_base(all, mine, gather)->wait();
     }));
     return start_requests(call, {}, options);
@@ -411,7 +400,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     if (tensors.size() == 1 && tensors[0].is_sparse())
       return all_reduce_sparse(tensors[0], options);
     std::vector<Request> requests;
-    for (const at::Tensor& tensor : tensors) {
+    for (const Tensor& tensor : tensors) {
       Request request = call.request(Kind::all_reduce, tensor);
       request.op = shm_op(options.reduceOp);
       request.out = {call.out(tensor, true)};
@@ -428,7 +417,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   // Hands the requests to the carrier. The caller's tensors are kept until the call is over.
   WorkPtr start(HostCall call,
                 std::vector<Request> requests,
-                std::chrono::milliseconds asked,
+                milliseconds asked,
                 bool asynchronous) {
     const Gate::Pass pass = enter(call);
     show_event(call);
@@ -461,7 +450,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   // Records count from 1, as shared memory's messages do.
-  CallRecord record_of(const char* operation, int64_t sequence, const at::Tensor* tensor) const {
+  CallRecord record_of(const char* operation, int64_t sequence, const Tensor* tensor) const {
     return backend_record(*this, "", operation, sequence + 1, tensor);
   }
 
@@ -487,7 +476,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   const std::string name_;
-  std::chrono::milliseconds timeout_;
+  milliseconds timeout_;
   const std::unique_ptr<Carrier> carrier_;
   Gate gate_;                            // closed before the carrier is left
   std::atomic<int64_t> sequence_ = 0;    // of the collectives
@@ -497,11 +486,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name,
-                                                    int rank,
-                                                    int size,
-                                                    std::chrono::milliseconds timeout,
-                                                    std::unique_ptr<Carrier> carrier) {
+BackendPtr make_host_backend(
+    std::string name, int rank, int size, milliseconds timeout, std::unique_ptr<Carrier> carrier) {
   return c10::make_intrusive<HostBackend>(std::move(name), rank, size, timeout, std::move(carrier));
 }
 

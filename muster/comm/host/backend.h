@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <chrono>
@@ -12,13 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/host/carrier.h"
-
-namespace c10d {
-class Backend;
-class Work;
-}  // namespace c10d
 
 namespace muster {
 
@@ -31,17 +28,11 @@ class BlockingCollectives : NoCopy {
   // Does what allreduce() and the wait() of its Work do, which cost more than a small operation; it
   // does without either where the caller's thread can run the call. `tensor` is dense, contiguous
   // and on the CPU.
-  virtual void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) = 0;
+  virtual void all_reduce_and_wait(const Tensor& tensor, const c10d::ReduceOp& op) = 0;
 
   // These are send() and recv() with a time limit other than the backend's.
-  virtual c10::intrusive_ptr<c10d::Work> send_within(std::vector<at::Tensor>& tensors,
-                                                     int to,
-                                                     int tag,
-                                                     std::chrono::milliseconds timeout) = 0;
-  virtual c10::intrusive_ptr<c10d::Work> recv_within(std::vector<at::Tensor>& tensors,
-                                                     int from,
-                                                     int tag,
-                                                     std::chrono::milliseconds timeout) = 0;
+  virtual WorkPtr send_within(Tensors& tensors, int to, int tag, milliseconds timeout) = 0;
+  virtual WorkPtr recv_within(Tensors& tensors, int from, int tag, milliseconds timeout) = 0;
 
   // A barrier for ranks that leave: one that meets another operation there is told that it left too
   // early.
@@ -49,10 +40,7 @@ class BlockingCollectives : NoCopy {
 };
 
 // CPU tensors; others are copied to the host and back. `name` is what getBackendName() says.
-c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name,
-                                                    int rank,
-                                                    int size,
-                                                    std::chrono::milliseconds timeout,
-                                                    std::unique_ptr<Carrier> carrier);
+BackendPtr make_host_backend(
+    std::string name, int rank, int size, milliseconds timeout, std::unique_ptr<Carrier> carrier);
 
 }  // namespace muster

@@ -24,20 +24,20 @@ namespace {
 
 // Contiguous memory on the host for a tensor's values. For a GPU's tensor it is pinned, so that the
 // copy has the bus's speed.
-at::Tensor host_room_for(const at::Tensor& tensor) {
+Tensor host_room_for(const Tensor& tensor) {
   return at::empty(tensor.sizes(),
                    tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
 }
 
 // The tensor's values, plain and on the host: the tensor itself where it is so.
-at::Tensor on_host(const at::Tensor& tensor) {
+Tensor on_host(const Tensor& tensor) {
   return tensor.is_cpu() ? plain(tensor) : host_room_for(tensor).copy_(plain(tensor));
 }
 
 }  // namespace
 
 // Types that shared memory cannot reduce are "other": they are moved as bytes.
-shm::Type shm_type(const at::Tensor& tensor) {
+shm::Type shm_type(const Tensor& tensor) {
   constexpr std::pair<at::ScalarType, shm::Type> kTypes[] = {
       {at::kDouble, shm::Type::f64},
       {at::kFloat, shm::Type::f32},
@@ -74,11 +74,11 @@ shm::Op shm_op(const c10d::ReduceOp& op) {
       "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
 }
 
-shm::Part memory_of(const at::Tensor& tensor) {
+shm::Part memory_of(const Tensor& tensor) {
   return {.data = static_cast<std::byte*>(tensor.data_ptr()), .bytes = tensor.nbytes()};
 }
 
-shm::Part message_of(shm::Part part, const at::Tensor& tensor) {
+shm::Part message_of(shm::Part part, const Tensor& tensor) {
   part.type = c10::toString(tensor.scalar_type());
   part.element = tensor.element_size();
   return part;
@@ -90,7 +90,7 @@ void HostCall::expect(bool right, const std::string& expected, const std::string
 }
 
 // The tensor is held, whether it is the caller's or a copy.
-shm::Part HostCall::in(const at::Tensor& tensor) {
+shm::Part HostCall::in(const Tensor& tensor) {
   expect_dense(name, tensor);
   held.push_back(on_host(tensor));
   return memory_of(held.back());
@@ -98,12 +98,12 @@ shm::Part HostCall::in(const at::Tensor& tensor) {
 
 // An output that is not plain is written to a copy. It is detached, since copying back is nothing
 // for autograd.
-shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
+shm::Part HostCall::out(const Tensor& tensor, bool also_read) {
   expect_dense(name, tensor);
   outputs.push_back(tensor);
   if (tensor.is_cpu() && is_plain(tensor))
     return memory_of(tensor);
-  const at::Tensor memory = also_read ? on_host(tensor) : host_room_for(tensor);
+  const Tensor memory = also_read ? on_host(tensor) : host_room_for(tensor);
   copies.push_back({.from = memory, .to = tensor.detach()});
   const c10::Device device = tensor.device();
   if (!device.is_cpu())
@@ -119,7 +119,7 @@ std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const 
 }
 
 // Rows are as long as the memory divided by their number: strides do not matter in plain memory.
-std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor,
+std::vector<shm::Part> HostCall::rows(const Tensor& tensor,
                                       const shm::Part& whole,
                                       const std::vector<int64_t>& splits,
                                       int ranks) const {
@@ -157,7 +157,7 @@ void HostCall::show_event(const std::string& backend) {
 }
 
 // Shapes may differ: what counts is how much memory there is of which type.
-void HostCall::expect_like(const at::Tensor& tensor, const at::Tensor& model) const {
+void HostCall::expect_like(const Tensor& tensor, const Tensor& model) const {
   expect(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(),
          cat(c10::toString(model.scalar_type()), " of ", model.numel(), " elements"),
          cat(c10::toString(tensor.scalar_type()), " of ", tensor.numel()));
@@ -169,13 +169,13 @@ void HostCall::expect_as_many(const Tensors& outputs, const Tensors& inputs) con
          cat(outputs.size(), " and ", inputs.size()));
 }
 
-const at::Tensor& HostCall::one(const Tensors& tensors) const {
+const Tensor& HostCall::one(const Tensors& tensors) const {
   expect(tensors.size() == 1, "one tensor", cat(tensors.size()));
   return tensors[0];
 }
 
 // Shapes of more dimensions than kComparedDims are compared in the first ones.
-shm::Request HostCall::request(shm::Kind kind, const at::Tensor& part) const {
+shm::Request HostCall::request(shm::Kind kind, const Tensor& part) const {
   expect_dense(name, part);
   shm::Request request{.kind = kind, .type = shm_type(part)};
   request.count = part.nbytes() / size_of(request.type);

@@ -23,19 +23,19 @@ namespace muster {
 shm::Op shm_op(const c10d::ReduceOp& op);
 
 // Returns other for a type that can be moved and not reduced.
-shm::Type shm_type(const at::Tensor& tensor);
+shm::Type shm_type(const Tensor& tensor);
 
 // `tensor` is plain (plain_tensor.h).
-shm::Part memory_of(const at::Tensor& tensor);
+shm::Part memory_of(const Tensor& tensor);
 
 // The part as a message of the tensor's values, whose type its other side compares.
-shm::Part message_of(shm::Part part, const at::Tensor& tensor);
+shm::Part message_of(shm::Part part, const Tensor& tensor);
 
 // One call being put together.
 class HostCall {
  public:
   struct Copy {
-    at::Tensor from, to;
+    Tensor from, to;
   };
 
   HostCall(const char* name, c10d::OpType type) : name(name), type(type) {}
@@ -43,27 +43,27 @@ class HostCall {
   // The memory of a tensor that is read, or written (and read too, where `also_read`). For a tensor
   // that lies elsewhere, or is not plain, it is a plain copy's. Throws: invalid_argument for a
   // tensor that is not dense.
-  shm::Part in(const at::Tensor& tensor);
-  shm::Part out(const at::Tensor& tensor, bool also_read = false);
+  shm::Part in(const Tensor& tensor);
+  shm::Part out(const Tensor& tensor, bool also_read = false);
 
   // Cuts `whole` into equal parts, one a rank.
   std::vector<shm::Part> split(const shm::Part& whole, int ranks) const;
 
   // The rows of `tensor`, whose memory is `whole`, that go to or come from each rank: as many as
   // `splits` says, or equally many.
-  std::vector<shm::Part> rows(const at::Tensor& tensor,
+  std::vector<shm::Part> rows(const Tensor& tensor,
                               const shm::Part& whole,
                               const std::vector<int64_t>& splits,
                               int ranks) const;
 
   // Throws: invalid_argument.
   void expect(bool right, const std::string& expected, const std::string& got) const;
-  void expect_like(const at::Tensor& tensor, const at::Tensor& model) const;  // in type and length
+  void expect_like(const Tensor& tensor, const Tensor& model) const;  // in type and length
   void expect_as_many(const Tensors& outputs, const Tensors& inputs) const;
-  const at::Tensor& one(const Tensors& tensors) const;
+  const Tensor& one(const Tensors& tensors) const;
 
   // A request has the type and shape of a part, for all ranks to compare.
-  shm::Request request(shm::Kind kind, const at::Tensor& part) const;
+  shm::Request request(shm::Kind kind, const Tensor& part) const;
 
   // Begins its event for a profiler that looks on: "<backend>:all_reduce".
   void show_event(const std::string& backend);
@@ -80,7 +80,7 @@ class HostCall {
 
   // The tensors that go in, or else those that come out.
   const Tensors& shown() const { return held.empty() ? outputs : held; }
-  const at::Tensor* first_tensor() const { return shown().empty() ? nullptr : shown().data(); }
+  const Tensor* first_tensor() const { return shown().empty() ? nullptr : shown().data(); }
 };
 
 }  // namespace muster

@@ -46,14 +46,10 @@ class Carrier : NoCopy {
   virtual void submit(Call call) = 0;
   // Runs the request in the caller's thread until it is over; false where the carrier has no way to
   // do that, or something else is under way. Throws: what `done` would be told too.
-  virtual bool run(const shm::Request& /*request*/, std::chrono::milliseconds /*timeout*/) {
-    return false;
-  }
-  virtual void send(
-      int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
+  virtual bool run(const shm::Request& /*request*/, milliseconds /*timeout*/) { return false; }
+  virtual void send(int to, int tag, shm::Part data, milliseconds timeout, Done done) = 0;
   // `from` may be shm::kAnySource.
-  virtual void receive(
-      int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
+  virtual void receive(int from, int tag, shm::Part data, milliseconds timeout, Done done) = 0;
 
   // Whether messages may have tags below 0, which are no caller's.
   virtual bool has_own_tags() const { return false; }

@@ -18,8 +18,6 @@ namespace muster {
 
 namespace {
 
-using std::chrono::milliseconds;
-
 // A message of one byte that is under way. The carrier holds the byte too, since the caller may
 // leave first.
 struct Note {

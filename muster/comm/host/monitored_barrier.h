@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "muster/base/clock.h"
 #include "muster/comm/host/carrier.h"
 
 namespace muster {
@@ -12,11 +13,7 @@ namespace muster {
 // errors are those of PyTorch's Gloo, which tools look for. Throws: on rank 0 timeout, or
 // peer_failed where ranks have ended, naming the first that did not come, or with `name_all` all of
 // them; on the others the same, saying that rank 0 knows who; invalid_argument for no time at all.
-void monitored_barrier(Carrier& carrier,
-                       int rank,
-                       int size,
-                       int tag,
-                       std::chrono::milliseconds timeout,
-                       bool name_all);
+void monitored_barrier(
+    Carrier& carrier, int rank, int size, int tag, milliseconds timeout, bool name_all);
 
 }  // namespace muster

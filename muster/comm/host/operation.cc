@@ -89,7 +89,7 @@ void HostOperation::let_go(HostCall& call, Future& future) {
   std::swap(future, future_);
 }
 
-std::optional<Ended> HostOperation::wait(std::chrono::milliseconds timeout) {
+std::optional<Ended> HostOperation::wait(milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const auto told = [this] {
     return told_ || (known_ && ended_in_ == std::this_thread::get_id());
@@ -142,7 +142,7 @@ WaitSpan::WaitSpan(const char* call, bool waits) {
     span_.emplace(call, Category::communication);
 }
 
-bool HostWork::wait(std::chrono::milliseconds asked) {
+bool HostWork::wait(milliseconds asked) {
   const auto timeout = countable(asked);
   const WaitSpan span(operation_->call().name, !operation_->over());
   const auto ended = operation_->wait(timeout);

@@ -16,7 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/carrier.h"
 #include "muster/trace/span.h"
@@ -39,7 +41,7 @@ class HostOperation : NoCopy {
   void end(Ended ended);
 
   // Returns how it ended, or nothing where the time ran out. kNoTimeout never runs out.
-  std::optional<Ended> wait(std::chrono::milliseconds timeout);
+  std::optional<Ended> wait(milliseconds timeout);
   bool over() const;
   Ended how() const;  // once it is over
   Future future();
@@ -83,10 +85,10 @@ class HostWork : public c10d::Work {
   bool isCompleted() override { return operation_->over(); }
   bool isSuccess() const override { return operation_->over() && !operation_->how().error; }
   std::exception_ptr exception() const override { return operation_->how().error; }
-  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  bool wait(milliseconds timeout = kNoTimeout) override;
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return operation_->future(); }
-  std::vector<at::Tensor> result() override { return operation_->call().outputs; }
+  Tensors result() override { return operation_->call().outputs; }
   int sourceRank() const override { return operation_->how().source; }
   uint64_t getSequencenumber() const override { return sequence_; }
 

@@ -13,19 +13,19 @@
 
 namespace muster {
 
-bool is_plain(const at::Tensor& tensor) {
+bool is_plain(const Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-at::Tensor plain(const at::Tensor& tensor) {
+Tensor plain(const Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
-void copy_plain(const at::Tensor& to, const at::Tensor& from) {
+void copy_plain(const Tensor& to, const Tensor& from) {
   to.copy_(is_plain(to) ? from : from.to(to.device()));
 }
 
-void expect_dense(const char* operation, const at::Tensor& tensor) {
+void expect_dense(const char* operation, const Tensor& tensor) {
   if (tensor.defined() && tensor.layout() == at::kStrided)
     return;
   const std::string got = tensor.defined() ? c10::str(tensor.layout()) : "an undefined one";
@@ -33,7 +33,7 @@ void expect_dense(const char* operation, const at::Tensor& tensor) {
 }
 
 // Backends move bytes: they would not see that two types of one length are mixed.
-void expect_one_type(const char* operation, const at::Tensor& one, const at::Tensor& other) {
+void expect_one_type(const char* operation, const Tensor& one, const Tensor& other) {
   if (one.scalar_type() == other.scalar_type())
     return;
   throw invalid_argument(operation,
@@ -51,7 +51,7 @@ bool is_known_everywhere(at::ScalarType type) {
 
 // The strides of a tensor without elements, and those of dimensions of 1, say nothing: they are
 // given anew, since a view as bytes looks at them.
-at::Tensor as_bytes(const at::Tensor& plain) {
+Tensor as_bytes(const Tensor& plain) {
   const int64_t rows = plain.dim() == 0 ? 1 : plain.size(0);
   const int64_t columns = plain.dim() == 0 ? 1 : c10::multiply_integers(plain.sizes().slice(1));
   return plain.detach().as_strided({rows, columns}, {columns, 1}).view(at::kByte);

@@ -12,11 +12,8 @@ namespace muster {
 namespace {
 
 // Throws unless `whole` has a part as long as `part` for every rank.
-void expect_parts(const HostCall& call,
-                  const char* name,
-                  const at::Tensor& whole,
-                  const at::Tensor& part,
-                  int ranks) {
+void expect_parts(
+    const HostCall& call, const char* name, const Tensor& whole, const Tensor& part, int ranks) {
   call.expect(whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * ranks,
               cat(name, " of ", ranks, " × ", part.numel(), " ", c10::toString(part.scalar_type())),
               cat(whole.numel(), " ", c10::toString(whole.scalar_type())));
@@ -41,10 +38,10 @@ Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i
   });
 }
 
-shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Tensor& input) {
+shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const Tensor& input) {
   shm::Request request = call.request(shm::Kind::all_gather, input);
   request.in = {call.in(input)};
-  request.out = mapped(outputs, [&](const at::Tensor& output) {
+  request.out = mapped(outputs, [&](const Tensor& output) {
     call.expect_like(output, input);
     return call.out(output);
   });
@@ -52,12 +49,12 @@ shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Ten
 }
 
 shm::Request reduce_scatter_of(HostCall& call,
-                               const at::Tensor& output,
+                               const Tensor& output,
                                const Tensors& inputs,
                                const c10d::ReduceOp& op) {
   shm::Request request = call.request(shm::Kind::reduce_scatter, output);
   request.op = shm_op(op);
-  request.in = mapped(inputs, [&](const at::Tensor& input) {
+  request.in = mapped(inputs, [&](const Tensor& input) {
     call.expect_like(input, output);
     return call.in(input);
   });
@@ -65,10 +62,7 @@ shm::Request reduce_scatter_of(HostCall& call,
   return request;
 }
 
-shm::Request all_gather_into(HostCall& call,
-                             const at::Tensor& output,
-                             const at::Tensor& input,
-                             int ranks) {
+shm::Request all_gather_into(HostCall& call, const Tensor& output, const Tensor& input, int ranks) {
   expect_parts(call, "an output", output, input, ranks);
   shm::Request request = call.request(shm::Kind::all_gather, input);
   request.in = {call.in(input)};
@@ -77,8 +71,8 @@ shm::Request all_gather_into(HostCall& call,
 }
 
 shm::Request reduce_scatter_into(HostCall& call,
-                                 const at::Tensor& output,
-                                 const at::Tensor& input,
+                                 const Tensor& output,
+                                 const Tensor& input,
                                  const c10d::ReduceOp& op,
                                  int ranks) {
   expect_parts(call, "an input", input, output, ranks);

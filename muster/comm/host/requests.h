@@ -17,21 +17,15 @@ const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& li
 Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i, int ranks);
 
 // `outputs` and `inputs` have one tensor a rank.
-shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Tensor& input);
+shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const Tensor& input);
 shm::Request reduce_scatter_of(HostCall& call,
-                               const at::Tensor& output,
+                               const Tensor& output,
                                const Tensors& inputs,
                                const c10d::ReduceOp& op);
 
 // The ranks' parts lie in one tensor here.
-shm::Request all_gather_into(HostCall& call,
-                             const at::Tensor& output,
-                             const at::Tensor& input,
-                             int ranks);
-shm::Request reduce_scatter_into(HostCall& call,
-                                 const at::Tensor& output,
-                                 const at::Tensor& input,
-                                 const c10d::ReduceOp& op,
-                                 int ranks);
+shm::Request all_gather_into(HostCall& call, const Tensor& output, const Tensor& input, int ranks);
+shm::Request reduce_scatter_into(
+    HostCall& call, const Tensor& output, const Tensor& input, const c10d::ReduceOp& op, int ranks);
 
 }  // namespace muster

@@ -21,7 +21,7 @@ namespace muster {
 namespace {
 
 // Gathers every rank's `part`, padded to `rows` rows of one length.
-at::Tensor gathered(const at::Tensor& part, int64_t rows, int ranks, const AllGather& all_gather) {
+Tensor gathered(const Tensor& part, int64_t rows, int ranks, const AllGather& all_gather) {
   const int64_t columns = c10::multiply_integers(part.sizes().slice(1));
   auto padded = at::zeros({rows, columns}, part.options());
   padded.slice(0, 0, part.size(0)).copy_(part.reshape({part.size(0), columns}));
@@ -33,13 +33,13 @@ at::Tensor gathered(const at::Tensor& part, int64_t rows, int ranks, const AllGa
 }  // namespace
 
 // Entries with the same indices are added up by coalesce().
-at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_gather) {
-  const at::Tensor mine = tensor.to(at::kCPU).coalesce();
+Tensor sparse_sum(const Tensor& tensor, int ranks, const AllGather& all_gather) {
+  const Tensor mine = tensor.to(at::kCPU).coalesce();
   // The number of entries, and the shape, which must be the same everywhere.
   auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), at::kLong);
   for (int64_t dim = 0; dim < mine.dim(); ++dim)
     facts[0][dim + 1] = mine.size(dim);
-  const at::Tensor counts = gathered(facts, 1, ranks, all_gather);
+  const Tensor counts = gathered(facts, 1, ranks, all_gather);
   if (!counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>()) {
     throw invalid_argument(
         "all_reduce: expected the same shape on every rank, got other shapes than [",
@@ -49,8 +49,8 @@ at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_
   const int64_t most = counts.select(1, 0).max().item<int64_t>();
   if (most == 0)
     return mine;
-  const at::Tensor indices = gathered(mine.indices().t().contiguous(), most, ranks, all_gather);
-  const at::Tensor values = gathered(mine.values(), most, ranks, all_gather);
+  const Tensor indices = gathered(mine.indices().t().contiguous(), most, ranks, all_gather);
+  const Tensor values = gathered(mine.values(), most, ranks, all_gather);
   Tensors their_indices, their_values;
   for (int rank = 0; rank < ranks; ++rank) {
     const int64_t first = rank * most, count = counts[rank][0].item<int64_t>();

@@ -6,13 +6,15 @@
 
 #include <functional>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // Gathers every rank's `mine` into `all`, one after the other.
-using AllGather = std::function<void(at::Tensor& all, at::Tensor& mine)>;
+using AllGather = std::function<void(Tensor& all, Tensor& mine)>;
 
 // Collective. Shapes are the same on every rank; the number of entries may differ. Throws:
 // invalid_argument for other shapes; what `all_gather` throws.
-at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_gather);
+Tensor sparse_sum(const Tensor& tensor, int ranks, const AllGather& all_gather);
 
 }  // namespace muster

@@ -12,9 +12,7 @@
 
 namespace muster {
 
-shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& given,
-                            int rank,
-                            std::chrono::milliseconds timeout) {
+shm::Exchange exchange_over(const StorePtr& given, int rank, milliseconds timeout) {
   const int64_t generation = given->add(cat("generation/", rank), 1);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(generation), given);
   return {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -59,8 +60,7 @@ class MpiCarrier : public Carrier {
   }
 
   // Messages go over a communicator of their own, so that they never meet a collective's.
-  void send(
-      int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+  void send(int to, int tag, shm::Part data, milliseconds timeout, Done done) override {
     check_tag("send", tag);
     post(
         cat("send to ", to, " (tag ", tag, ")"),
@@ -71,8 +71,7 @@ class MpiCarrier : public Carrier {
         std::move(done));
   }
 
-  void receive(
-      int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+  void receive(int from, int tag, shm::Part data, milliseconds timeout, Done done) override {
     check_tag("recv", tag);
     const bool any = from == shm::kAnySource;
     if (any && data.bytes > kPieceBytes) {

@@ -25,9 +25,9 @@ namespace {
 // MPI moves data only while it is called. So it is asked without pause while something is likely to
 // end soon, then with short sleeps, and now and then when nothing is under way, because a peer may
 // wait for what this rank has sent.
-constexpr std::chrono::milliseconds kEager{20};  // since something was started or ended
+constexpr milliseconds kEager{20};  // since something was started or ended
 constexpr std::chrono::microseconds kNap{50};
-constexpr std::chrono::milliseconds kIdle{5};
+constexpr milliseconds kIdle{5};
 
 // The longest wait at exit for a thread that may be stuck inside of MPI.
 constexpr std::chrono::seconds kLastMoment{1};
@@ -64,7 +64,7 @@ bool is_refusal(const std::exception_ptr& failure) {
 }  // namespace
 
 // The engine is never destroyed: calls that were given up use its memory to the end.
-Engine& Engine::of_process(std::chrono::milliseconds timeout) {
+Engine& Engine::of_process(milliseconds timeout) {
   static Engine& engine = *new Engine;
   [[maybe_unused]] static const int refused = std::atexit([] { engine.end_at_exit(); });
   engine.run_and_wait("MPI_Init_thread", timeout, [] { engine.get_ready(); });
@@ -146,9 +146,7 @@ void Engine::enqueue(std::function<void()> item) {
   changed_.notify_one();
 }
 
-void Engine::run_and_wait(const char* what,
-                          std::chrono::milliseconds timeout,
-                          std::function<void()> body) {
+void Engine::run_and_wait(const char* what, milliseconds timeout, std::function<void()> body) {
   if (std::this_thread::get_id() == thread_.get_id())
     return body();
   const auto packaged = std::make_shared<std::packaged_task<void()>>(std::move(body));

@@ -56,15 +56,13 @@ class Engine {
 
   // The engine and MPI start when this is first asked for. Throws: failed_precondition when the
   // program's own MPI cannot be used; timeout; backend_failed.
-  static Engine& of_process(std::chrono::milliseconds timeout);
+  static Engine& of_process(milliseconds timeout);
 
   const World& world() const { return world_; }
   const Reductions& reductions() const { return *reductions_; }
 
   // Runs `body` in the thread. Blocking: until it has run. Throws: what it throws; timeout.
-  void run_and_wait(const char* what,
-                    std::chrono::milliseconds timeout,
-                    std::function<void()> body);
+  void run_and_wait(const char* what, milliseconds timeout, std::function<void()> body);
 
   void post(Call call);
 

@@ -73,11 +73,8 @@ const MpiPlugin& load_mpi_plugin() {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_mpi(const c10::intrusive_ptr<c10d::Store>& store,
-                                           int rank,
-                                           int size,
-                                           bool of_all_ranks,
-                                           std::chrono::milliseconds timeout) {
+BackendPtr make_mpi(
+    const StorePtr& store, int rank, int size, bool of_all_ranks, milliseconds timeout) {
   auto carrier = load_mpi_plugin().connect({.exchange = exchange_over(store, rank, timeout),
                                             .rank = rank,
                                             .size = size,

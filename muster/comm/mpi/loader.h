@@ -9,14 +9,10 @@
 // launcher ends the job. MPI cannot end an operation: after a timeout the group is over.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <chrono>
 
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
+#include "muster/base/clock.h"
+#include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
 
@@ -25,10 +21,7 @@ namespace muster {
 // Throws: failed_precondition when no MPI launcher has started this process; unavailable without
 // the library; invalid_argument when rank and size are not MPI's, naming both; timeout;
 // backend_failed with MPI's text.
-c10::intrusive_ptr<c10d::Backend> make_mpi(const c10::intrusive_ptr<c10d::Store>& store,
-                                           int rank,
-                                           int size,
-                                           bool of_all_ranks,
-                                           std::chrono::milliseconds timeout);
+BackendPtr make_mpi(
+    const StorePtr& store, int rank, int size, bool of_all_ranks, milliseconds timeout);
 
 }  // namespace muster

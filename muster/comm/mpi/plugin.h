@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "muster/base/clock.h"
 #include "muster/comm/host/carrier.h"
 #include "muster/shm/meet.h"
 
@@ -16,7 +17,7 @@ struct MpiRendezvous {
   int rank = 0;
   int size = 1;
   bool of_all_ranks = true;  // they must then be MPI_COMM_WORLD's, number by number
-  std::chrono::milliseconds timeout{0};
+  milliseconds timeout{0};
 };
 
 struct MpiPlugin {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/clock.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/torch_compat.h"
@@ -19,7 +20,7 @@ namespace muster {
 namespace {
 
 // A call's end is written down at most this much later.
-constexpr std::chrono::milliseconds kAskEvery{10};
+constexpr milliseconds kAskEvery{10};
 
 }  // namespace
 
@@ -48,7 +49,7 @@ void GpuEnds::end_after_stream(CallRecord record) {
   }
 }
 
-void GpuEnds::end_with(CallRecord record, const c10::intrusive_ptr<c10d::Work>& work) {
+void GpuEnds::end_with(CallRecord record, const WorkPtr& work) {
   if (!record)
     return;
   if (is_capturing_now())

@@ -4,7 +4,6 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
-#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <condition_variable>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/record.h"
 
 namespace muster {
@@ -30,13 +30,13 @@ class GpuEnds : NoCopy {
   void end_after_stream(CallRecord record);
 
   // The call ends when its work is over. Until then its tensors are kept.
-  void end_with(CallRecord record, const c10::intrusive_ptr<c10d::Work>& work);
+  void end_with(CallRecord record, const WorkPtr& work);
 
  private:
   struct Pending {
     CallRecord record;
     std::optional<c10::Event> reached = {};
-    c10::intrusive_ptr<c10d::Work> work = {};
+    WorkPtr work = {};
   };
   bool is_capturing_now() const;
   void add(Pending pending);

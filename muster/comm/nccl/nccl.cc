@@ -224,8 +224,7 @@ std::string nccl_version() {
   return load_plugin().nccl_version();
 }
 
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
-                                            const NcclGroup& group) {
+BackendPtr make_nccl(const StorePtr& store, const NcclGroup& group) {
   return load_plugin().make_nccl(store, group);
 }
 

@@ -4,14 +4,10 @@
 #pragma once
 
 #include <c10/core/Device.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <string>
 
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
+#include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
 
@@ -35,8 +31,7 @@ std::string nccl_version();
 
 // NCCL over `store`. Collective: over the group's ranks, or with a parent over the parent's.
 // Blocking: until all have connected. Throws: unavailable without muster_cuda; backend_failed.
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
-                                            const NcclGroup& group);
+BackendPtr make_nccl(const StorePtr& store, const NcclGroup& group);
 
 // The ranks of `parent` that are not in the group that the others make of it call it. Collective:
 // over the parent's ranks.

@@ -1,7 +1,6 @@
 // libmuster and the library muster_cuda agree on a table of functions behind one C symbol.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -14,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/clock.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl_options.h"
 
@@ -25,17 +26,17 @@ struct NcclGroup {
   int size = 1;
   int ordinal = 0;  // of this rank's device
   // After which LibTorch's watchdog takes a collective for failed, whatever limit the call has.
-  std::chrono::milliseconds watchdog_timeout{0};
+  milliseconds watchdog_timeout{0};
   // Until all ranks have connected, with options.nonblocking.
-  std::chrono::milliseconds connect_timeout{0};
+  milliseconds connect_timeout{0};
   std::string name = {};                    // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
   std::vector<uint64_t> ranks_of_job = {};  // its ranks, as the job numbers them
   NcclOptions options = {};
   // The group's ranks are some of this one's: NCCL splits its communicator, to which all of its
   // ranks come, the others by stay_out_of_split(). Null: a communicator of its own.
-  c10::intrusive_ptr<c10d::Backend> parent = {};
+  BackendPtr parent = {};
   // Called with the backend before it connects, so that another thread can abort it then.
-  std::function<void(const c10::intrusive_ptr<c10d::Backend>&)> made = {};
+  std::function<void(const BackendPtr&)> made = {};
 };
 
 struct CudaPlugin {
@@ -45,8 +46,7 @@ struct CudaPlugin {
   std::string (*device_uuid)(int ordinal);  // "GPU-8f3c…", as the driver's tools print it
   std::string (*pci_address)(int ordinal);  // as muster::pci_address()
   std::string (*nccl_version)();            // "2.27.3"
-  c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store,
-                                                 const NcclGroup& group);
+  BackendPtr (*make_nccl)(const StorePtr& store, const NcclGroup& group);
   void (*stay_out_of_split)(c10d::Backend& parent, int ordinal);
   std::unique_ptr<GpuGraph> (*make_graph)();
   c10::Stream (*new_stream)(int ordinal);

@@ -15,6 +15,7 @@
 #include "muster/base/log.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -29,15 +30,15 @@ inline void let_wait(const c10::Stream& stream, const c10::Stream& for_what) {
 }
 
 // The allocator hears that the stream uses a tensor, which may have been made on another.
-inline void record_on(const at::Tensor& tensor, const c10::Stream& stream) {
+inline void record_on(const Tensor& tensor, const c10::Stream& stream) {
   if (tensor.defined() && tensor.device() == stream.device() && tensor.numel() > 0)
     tensor.record_stream(stream);
 }
 
 // The same, for the stream that is current now: tensors that a hook of autograd has made may be of
 // another one.
-inline void use_on_this_stream(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors) {
+inline void use_on_this_stream(const Tensors& tensors) {
+  for (const Tensor& tensor : tensors) {
     if (tensor.defined() && !tensor.is_cpu())
       record_on(tensor, current_stream_of(tensor.device()));
   }
@@ -66,7 +67,7 @@ class OnStream : NoCopy {
   }
 
   // The caller's stream uses the tensor later.
-  void give(const at::Tensor& tensor) const {
+  void give(const Tensor& tensor) const {
     if (callers_)
       record_on(tensor, *callers_);
   }

@@ -16,7 +16,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kCheckEvery{100};
+constexpr milliseconds kCheckEvery{100};
 
 // Runs an operation of the store, whose server is in the launcher of rank 0's host: where nobody
 // answers, that host has died.
@@ -35,12 +35,10 @@ auto served(const Operation& operation) {
 
 class InterruptibleStore : public c10d::Store {
  public:
-  InterruptibleStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check)
+  InterruptibleStore(StorePtr store, std::function<void()> check)
       : c10d::Store(store->getTimeout()), store_(std::move(store)), check_(std::move(check)) {}
 
-  c10::intrusive_ptr<c10d::Store> clone() override {
-    return interruptible(store_->clone(), check_);
-  }
+  StorePtr clone() override { return interruptible(store_->clone(), check_); }
 
   // The base class declares more overloads of these names (text keys and values): keep them
   // callable.
@@ -77,8 +75,7 @@ class InterruptibleStore : public c10d::Store {
     return served([&] { return store_->getNumKeys(); });
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
-  void wait(const std::vector<std::string>& keys,
-            const std::chrono::milliseconds& timeout) override {
+  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
     const Deadline deadline(timeout);
     for (;;) {
       check_();
@@ -93,14 +90,13 @@ class InterruptibleStore : public c10d::Store {
   }
 
  private:
-  c10::intrusive_ptr<c10d::Store> store_;
+  StorePtr store_;
   std::function<void()> check_;
 };
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> interruptible(c10::intrusive_ptr<c10d::Store> store,
-                                              std::function<void()> check) {
+StorePtr interruptible(StorePtr store, std::function<void()> check) {
   return c10::make_intrusive<InterruptibleStore>(std::move(store), std::move(check));
 }
 

@@ -5,12 +5,13 @@
 
 #include <functional>
 
+#include "muster/comm/call/c10d_pointers.h"
+
 namespace muster {
 
 // `check` is called before every operation and a few times a second in one that waits; an exception
 // of it ends the operation. Where the store's server is gone, operations throw peer_failed: its
 // host has died. Any thread may use the view.
-c10::intrusive_ptr<c10d::Store> interruptible(c10::intrusive_ptr<c10d::Store> store,
-                                              std::function<void()> check);
+StorePtr interruptible(StorePtr store, std::function<void()> check);
 
 }  // namespace muster

@@ -65,12 +65,12 @@ std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
 }
 
 // Waits until every rank has registered. It asks for one rank after the other, ever more slowly.
-void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kLongestPause{50};
+void wait_for_all(c10d::Store& store, const RankIdentity& self, milliseconds timeout) {
+  constexpr milliseconds kLongestPause{50};
   const Deadline deadline(timeout);
   const Deadline first_word(kFirstWord);
   bool has_said = false;
-  auto pause = std::chrono::milliseconds(1);
+  auto pause = milliseconds(1);
   int next = 0;
   while (next < self.world_size) {
     if (store.check({member_key(next)})) {
@@ -227,9 +227,7 @@ void check_one_host(const std::vector<RankIdentity>& members) {
 
 }  // namespace
 
-std::vector<RankIdentity> join(c10d::Store& store,
-                               const RankIdentity& self,
-                               std::chrono::milliseconds timeout) {
+std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self, milliseconds timeout) {
   std::vector<RankIdentity> members;
   translate_failures(cat("rendezvous on rank ", self.rank), [&] {
     register_self(store, self);

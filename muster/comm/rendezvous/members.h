@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/store/rank_identity.h"
 
 namespace muster {
@@ -14,9 +15,7 @@ namespace muster {
 // Publishes `self`, waits for everybody, checks that all fit together. Returns all members in rank
 // order. Collective: yes. Throws: timeout naming the missing ranks; invalid_argument for a rank
 // that exists twice or world sizes that differ, naming both sides.
-std::vector<RankIdentity> join(c10d::Store& store,
-                               const RankIdentity& self,
-                               std::chrono::milliseconds timeout);
+std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self, milliseconds timeout);
 
 // The backend for these members: "nccl" when every one has a GPU of its own, else "shm" when all
 // are on one host, "shm+gloo" when some are, else "gloo". Throws: invalid_argument when one was

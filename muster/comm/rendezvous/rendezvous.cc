@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/env_count.h"
 #include "muster/base/rank_env.h"
@@ -80,17 +81,14 @@ void settle_rank(const InitOptions& options,
 
 // Opens PyTorch's own store, which is not authenticated, for ranks that were not started by muster.
 // A name that does not resolve is a clear error in moments: the store would retry for minutes.
-c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host,
-                                         int port,
-                                         bool serve,
-                                         std::chrono::milliseconds timeout) {
+StorePtr open_tcp(const std::string& host, int port, bool serve, milliseconds timeout) {
   address_towards(host);
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = serve;
   options.waitWorkers = false;
   options.timeout = timeout;
-  c10::intrusive_ptr<c10d::Store> store;
+  StorePtr store;
   const std::string what = serve ? cat("rendezvous: expected rank 0 to listen on port ",
                                        port,
                                        " (see whether another process uses it)")
@@ -100,16 +98,15 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host,
 }
 
 // An attempt must not read the keys of the one before it, which live on in the launcher's store.
-c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store,
-                                           const std::optional<RankEnv>& env) {
+StorePtr of_attempt(StorePtr store, const std::optional<RankEnv>& env) {
   return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->attempt : 0),
                                                 std::move(store));
 }
 
 // The ranks of a scheduler's job meet by a file.
-c10::intrusive_ptr<c10d::Store> meet_by_file(const RendezvousPlace& place,
-                                             const InitOptions& options,
-                                             Rendezvous& rendezvous) {
+StorePtr meet_by_file(const RendezvousPlace& place,
+                      const InitOptions& options,
+                      Rendezvous& rendezvous) {
   rendezvous.serves_store = rendezvous.rank == 0;
   const std::string here = place.one_host ? "127.0.0.1" : outward_address();
   RendezvousStore met =
@@ -119,9 +116,9 @@ c10::intrusive_ptr<c10d::Store> meet_by_file(const RendezvousPlace& place,
 }
 
 // Opens the store at MASTER_ADDR and MASTER_PORT.
-c10::intrusive_ptr<c10d::Store> open_master(const InitOptions& options,
-                                            const std::optional<RankEnv>& env,
-                                            Rendezvous& rendezvous) {
+StorePtr open_master(const InitOptions& options,
+                     const std::optional<RankEnv>& env,
+                     Rendezvous& rendezvous) {
   const std::string& host = rendezvous.master_addr;
   const int port = env ? env->master_port : get_env_count("MASTER_PORT").value_or(0);
   if (host.empty() || port < 1 || port > 65535) {
@@ -136,9 +133,9 @@ c10::intrusive_ptr<c10d::Store> open_master(const InitOptions& options,
 }
 
 // The launcher's own store comes first, then a scheduler's job, and last the master.
-c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
-                                         const std::optional<RankEnv>& env,
-                                         Rendezvous& rendezvous) {
+StorePtr open_env(const InitOptions& options,
+                  const std::optional<RankEnv>& env,
+                  Rendezvous& rendezvous) {
   rendezvous.master_addr = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
   if (env && !env->store.empty())
     return adapt_store(open_job_store(env->store, options.init_timeout), options.init_timeout);
@@ -150,9 +147,9 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options,
 }
 
 // Opens the store of the init method, and says in `rendezvous` who serves it.
-c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options,
-                                               const std::optional<RankEnv>& env,
-                                               Rendezvous& rendezvous) {
+StorePtr open_store_for(const InitOptions& options,
+                        const std::optional<RankEnv>& env,
+                        Rendezvous& rendezvous) {
   const std::string& method = options.init_method;
   if (method == "env://")
     return of_attempt(open_env(options, env, rendezvous), env);

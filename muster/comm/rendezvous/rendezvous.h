@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/init_options.h"
 
 namespace muster {
@@ -12,7 +13,7 @@ namespace muster {
 // The store of `options.init_method`, and rank and size as explicit arguments or the environment
 // give them.
 struct Rendezvous {
-  c10::intrusive_ptr<c10d::Store> store;
+  StorePtr store;
   int rank = 0;
   int world_size = 1;
   std::string master_addr;

@@ -19,10 +19,10 @@ std::string bytes_to_text(const std::vector<uint8_t>& bytes) {
 
 class StoreAdapter : public c10d::Store {
  public:
-  StoreAdapter(std::shared_ptr<muster::Store> store, std::chrono::milliseconds timeout)
+  StoreAdapter(std::shared_ptr<muster::Store> store, milliseconds timeout)
       : c10d::Store(timeout), store_(std::move(store)) {}
 
-  c10::intrusive_ptr<c10d::Store> clone() override { return adapt_store(store_, getTimeout()); }
+  StorePtr clone() override { return adapt_store(store_, getTimeout()); }
 
   // The base class declares more overloads of these names (text keys and values): keep them
   // callable.
@@ -46,8 +46,7 @@ class StoreAdapter : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }
   int64_t getNumKeys() override { return store_->num_keys(); }
   void wait(const std::vector<std::string>& keys) override { store_->wait(keys, getTimeout()); }
-  void wait(const std::vector<std::string>& keys,
-            const std::chrono::milliseconds& timeout) override {
+  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
     store_->wait(keys, timeout);
   }
 
@@ -57,8 +56,7 @@ class StoreAdapter : public c10d::Store {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> adapt_store(std::shared_ptr<Store> store,
-                                            std::chrono::milliseconds timeout) {
+StorePtr adapt_store(std::shared_ptr<Store> store, milliseconds timeout) {
   return c10::make_intrusive<StoreAdapter>(std::move(store), timeout);
 }
 

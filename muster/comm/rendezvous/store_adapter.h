@@ -6,13 +6,14 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "muster/base/clock.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/store/store.h"
 
 namespace muster {
 
 // A c10d::Store that forwards to `store`. Blocking calls wait for `timeout` unless they bring their
 // own.
-c10::intrusive_ptr<c10d::Store> adapt_store(std::shared_ptr<Store> store,
-                                            std::chrono::milliseconds timeout);
+StorePtr adapt_store(std::shared_ptr<Store> store, milliseconds timeout);
 
 }  // namespace muster

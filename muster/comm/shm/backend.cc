@@ -39,15 +39,13 @@ class ShmCarrier : public Carrier {
   ~ShmCarrier() override { ShmCarrier::leave(); }
 
   void submit(Call call) override { queue_->submit(std::move(call)); }
-  bool run(const shm::Request& request, std::chrono::milliseconds timeout) override {
+  bool run(const shm::Request& request, milliseconds timeout) override {
     return queue_->run(request, timeout);
   }
-  void send(
-      int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+  void send(int to, int tag, shm::Part data, milliseconds timeout, Done done) override {
     mailbox().send(to, tag, data, timeout, of_message(std::move(done)));
   }
-  void receive(
-      int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+  void receive(int from, int tag, shm::Part data, milliseconds timeout, Done done) override {
     mailbox().receive(from, tag, data, timeout, of_message(std::move(done)));
   }
 
@@ -96,12 +94,9 @@ class ShmCarrier : public Carrier {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store,
-                                           int rank,
-                                           int size,
-                                           std::chrono::milliseconds timeout,
-                                           RankNames names) {
-  const auto patience = std::min<std::chrono::milliseconds>(timeout, kRendezvous);
+BackendPtr make_shm(
+    const StorePtr& store, int rank, int size, milliseconds timeout, RankNames names) {
+  const auto patience = std::min<milliseconds>(timeout, kRendezvous);
   auto team = std::make_unique<shm::Team>(
       exchange_over(store, rank, patience), rank, size, patience, std::move(names));
   return make_host_backend(

@@ -53,7 +53,7 @@ void ShmQueue::submit(Carrier::Call given) {
     executor_.submit(turn(/*begun=*/false));
 }
 
-bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeout) {
+bool ShmQueue::run(const shm::Request& request, milliseconds timeout) {
   return executor_.run_here([&] {
     try {
       team_.set_patience(kCallersPatience);

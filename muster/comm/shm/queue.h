@@ -6,6 +6,7 @@
 #include <chrono>
 #include <exception>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/comm/host/carrier.h"
 #include "muster/comm/host/ordered_executor.h"
@@ -22,7 +23,7 @@ class ShmQueue : NoCopy {
   void submit(Carrier::Call call);
 
   // Does what Carrier::run says.
-  bool run(const shm::Request& request, std::chrono::milliseconds timeout);
+  bool run(const shm::Request& request, milliseconds timeout);
 
  private:
   void execute(const Carrier::Call& call, bool begun, const std::exception_ptr& broken);

@@ -23,7 +23,7 @@ constexpr size_t kAverageLotBytes = size_t{32} << 20;
 std::vector<Tensors> lots_of(const Tensors& tensors) {
   std::vector<Tensors> lots;
   size_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) {
+  for (const Tensor& tensor : tensors) {
     const bool fits = !lots.empty() && bytes + tensor.nbytes() <= kAverageLotBytes &&
                       lots.back()[0].scalar_type() == tensor.scalar_type() &&
                       lots.back()[0].device() == tensor.device();
@@ -38,20 +38,19 @@ std::vector<Tensors> lots_of(const Tensors& tensors) {
 }
 
 // The result never shares memory with the lot, so a collective may write into it.
-at::Tensor flat_of(const Tensors& lot) {
+Tensor flat_of(const Tensors& lot) {
   const at::NoGradGuard no_grad;
   if (lot.size() == 1)
     return lot[0].detach().clone(at::MemoryFormat::Contiguous).view(-1);
-  Tensors flats =
-      mapped(lot, [&](const at::Tensor& tensor) { return tensor.detach().reshape(-1); });
+  Tensors flats = mapped(lot, [&](const Tensor& tensor) { return tensor.detach().reshape(-1); });
   return at::cat(flats);
 }
 
 // Each tensor is written in place, so whoever holds it sees the new values.
-void copy_from_flat(const at::Tensor& flat, const Tensors& lot) {
+void copy_from_flat(const Tensor& flat, const Tensors& lot) {
   const at::NoGradGuard no_grad;
   int64_t at = 0;
-  for (const at::Tensor& tensor : lot) {
+  for (const Tensor& tensor : lot) {
     tensor.detach().copy_(flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));
     at += tensor.numel();
   }
@@ -62,7 +61,7 @@ void average_over(ProcessGroup& group, const Tensors& tensors) {
   if (group.size() == 1)
     return;
   for (const Tensors& lot : lots_of(tensors)) {
-    const at::Tensor flat = flat_of(lot);
+    const Tensor flat = flat_of(lot);
     group.all_reduce(flat);
     flat.div_(group.size());
     copy_from_flat(flat, lot);
@@ -71,7 +70,7 @@ void average_over(ProcessGroup& group, const Tensors& tensors) {
 
 // Counters and other whole numbers have no mean.
 Tensors averaged_ones(const Tensors& tensors) {
-  return filtered(tensors, [&](const at::Tensor& tensor) {
+  return filtered(tensors, [&](const Tensor& tensor) {
     return tensor.is_floating_point() || tensor.is_complex();
   });
 }

@@ -17,10 +17,10 @@ std::vector<Tensors> lots_of(const Tensors& tensors);
 
 // The elements of a lot, concatenated. Shapes: one dimension. Always a copy, even of a single
 // tensor.
-at::Tensor flat_of(const Tensors& lot);
+Tensor flat_of(const Tensors& lot);
 
 // The reverse: copies the elements back to the tensors.
-void copy_from_flat(const at::Tensor& flat, const Tensors& lot);
+void copy_from_flat(const Tensor& flat, const Tensors& lot);
 
 // Replaces every tensor by the sum over the ranks divided by their number, with one all_reduce per
 // lot. Collective: over the group, with the same tensors.

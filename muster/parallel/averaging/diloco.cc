@@ -40,23 +40,23 @@ std::string wrong_diloco(const DiLoCoOptions& options, int rank) {
 // of the outer step, so it points back.
 struct MeanMoves {
   Tensors moves;
-  at::Tensor trained;  // per parameter, the share of the ranks that train it
+  Tensor trained;  // per parameter, the share of the ranks that train it
 };
 
 MeanMoves mean_moves(ProcessGroup& group, const Tensors& common, const Tensors& now) {
   Tensors moves = mapped_indices(common.size(), [&](size_t i) { return common[i].sub(now[i]); });
-  const auto trained = mapped(
-      now, [](const at::Tensor& parameter) { return parameter.requires_grad() ? 1.0F : 0.0F; });
+  const auto trained =
+      mapped(now, [](const Tensor& parameter) { return parameter.requires_grad() ? 1.0F : 0.0F; });
   moves.push_back(at::tensor(trained, at::device(group.device()).dtype(at::kFloat)));
   average_over(group, moves);
-  at::Tensor shares = moves.back().cpu();
+  Tensor shares = moves.back().cpu();
   moves.pop_back();
   return {.moves = std::move(moves), .trained = std::move(shares)};
 }
 
 // A state may be one of another model.
-at::Tensor own_copy(const SavedState& state, const std::string& name, const at::Tensor& like) {
-  const at::Tensor& saved = state.tensor("DiLoCo", name);
+Tensor own_copy(const SavedState& state, const std::string& name, const Tensor& like) {
+  const Tensor& saved = state.tensor("DiLoCo", name);
   if (saved.sizes() != like.sizes()) {
     throw invalid_argument("DiLoCo: expected a saved state with the tensor '",
                            name,
@@ -87,7 +87,7 @@ DiLoCo::DiLoCo(const GivenParameters& parameters, ProcessGroup group, DiLoCoOpti
   append_all(terms, terms_of("buffer", options_.buffers));
   require_agreement(group_, "DiLoCo", wrong_diloco(options_, group_.job_rank()), terms);
   common_ = mapped(memory_.parameters(),
-                   [&](const at::Tensor& parameter) { return parameter.detach().clone(); });
+                   [&](const Tensor& parameter) { return parameter.detach().clone(); });
 }
 
 const Tensors& DiLoCo::present_parameters() const {
@@ -140,7 +140,7 @@ void DiLoCo::step_outside() {
   const bool first = momentum_.empty();
   const auto* const shares = trained.const_data_ptr<float>();
   for (const size_t i : indices_of(moves)) {
-    at::Tensor move = moves[i];
+    Tensor move = moves[i];
     if (options_.momentum != 0) {
       if (first) {
         momentum_.push_back(move.clone());

@@ -20,7 +20,7 @@ namespace muster {
 namespace {
 
 // Whether others could see a change of the tensor: they have it, or another one in its memory.
-bool is_held_elsewhere(const at::Tensor& tensor, size_t kept) {
+bool is_held_elsewhere(const Tensor& tensor, size_t kept) {
   return tensor.use_count() > kept || tensor.storage().use_count() > 1;
 }
 
@@ -45,9 +45,9 @@ void require_present(const char* owner,
   if (model)
     return model->require_no_others(owner, cat("the ", owner, " is").c_str());
   std::map<const void*, size_t> counts;
-  for (const at::Tensor& tensor : kept)
+  for (const Tensor& tensor : kept)
     ++counts[tensor.unsafeGetTensorImpl()];
-  for (const at::Tensor& tensor : kept) {
+  for (const Tensor& tensor : kept) {
     if (is_held_elsewhere(tensor, counts[tensor.unsafeGetTensorImpl()]) || !is_news(owner))
       continue;
     log(LogLevel::warn,

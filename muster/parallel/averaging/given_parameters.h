@@ -16,7 +16,7 @@ namespace muster {
 
 struct GivenParameters {
   GivenParameters(Tensors parameters) : tensors(std::move(parameters)) {}
-  GivenParameters(std::initializer_list<at::Tensor> parameters) : tensors(parameters) {}
+  GivenParameters(std::initializer_list<Tensor> parameters) : tensors(parameters) {}
   GivenParameters(const torch::nn::Module& of);
 
   Tensors tensors;

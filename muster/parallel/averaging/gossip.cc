@@ -51,8 +51,8 @@ void GossipAverage::step() {
     return;
   const at::NoGradGuard no_grad;
   for (const Tensors& lot : lots_of(parameters_)) {
-    const at::Tensor mine = flat_of(lot);
-    const at::Tensor other = at::empty_like(mine);
+    const Tensor mine = flat_of(lot);
+    const Tensor other = at::empty_like(mine);
     // One after the other: two sends that meet may wait for each other over NCCL.
     if (group_.rank() < *peer) {
       group_.send(mine, *peer);

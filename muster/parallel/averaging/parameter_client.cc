@@ -90,7 +90,7 @@ void ParameterClient::push() {
     Tensors gradients;
     std::vector<int64_t> which;
     for (int64_t i = 0; i < std::ssize(shards_[server]); ++i) {
-      const at::Tensor& gradient = shards_[server][i].grad();
+      const Tensor& gradient = shards_[server][i].grad();
       if (!gradient.defined())
         continue;
       gradients.push_back(gradient.is_sparse() ? gradient.detach().to_dense() : gradient.detach());

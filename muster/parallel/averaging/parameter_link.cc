@@ -54,7 +54,7 @@ void send_number(ProcessGroup& pair, int to, int64_t number) {
 }
 
 int64_t receive_number(ProcessGroup& pair, int from) {
-  const at::Tensor number = at::empty({1}, at::kLong);
+  const Tensor number = at::empty({1}, at::kLong);
   pair.recv(number, from);
   return number.item<int64_t>();
 }
@@ -130,7 +130,7 @@ void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& number
 }
 
 std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from) {
-  const at::Tensor numbers = at::empty({receive_number(pair, from)}, at::kLong);
+  const Tensor numbers = at::empty({receive_number(pair, from)}, at::kLong);
   if (numbers.numel() > 0)
     pair.recv(numbers, from);
   return {numbers.data_ptr<int64_t>(), numbers.data_ptr<int64_t>() + numbers.numel()};
@@ -145,9 +145,8 @@ void send_tensors(ProcessGroup& pair, int to, const Tensors& tensors) {
 // The tensors are written in place, lot by lot as the sender made them.
 void receive_tensors(ProcessGroup& pair, int from, const Tensors& tensors) {
   for (const Tensors& lot : lots_of(tensors)) {
-    int64_t elements =
-        sum_of<int64_t>(lot, [&](const at::Tensor& tensor) { return tensor.numel(); });
-    const at::Tensor flat = at::empty({elements}, lot[0].options().device(at::kCPU));
+    int64_t elements = sum_of<int64_t>(lot, [&](const Tensor& tensor) { return tensor.numel(); });
+    const Tensor flat = at::empty({elements}, lot[0].options().device(at::kCPU));
     pair.recv(flat, from);
     copy_from_flat(flat, lot);
   }

@@ -21,6 +21,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/base/text_of.h"
 #include "muster/comm/call/failure.h"
 #include "muster/optim/each_once.h"
@@ -119,7 +120,7 @@ Tensors mean_in_order(const std::vector<Tensors>& by_worker) {
       sums[i] = sums[i].defined() ? sums[i].add_(gradients[i]) : gradients[i].clone();
     }
   }
-  for (at::Tensor& sum : sums)
+  for (Tensor& sum : sums)
     if (sum.defined())
       sum.div_(count);
   return sums;
@@ -242,7 +243,7 @@ void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
       throw Error(ErrorCode::internal, "the server has failed");
     report.largest_lead = std::max(report.largest_lead, pace.lead(worker));
     pulled_at[worker] = report.updates;
-    for (const at::Tensor& parameter : shard)
+    for (const Tensor& parameter : shard)
       now.push_back(parameter.detach().clone());
   }
   send_tensors(pair, 1, now);

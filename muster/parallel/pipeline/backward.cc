@@ -173,7 +173,7 @@ WeightBackward::Part part_from(const Crossing& crossing, const Tensors& came) {
 }
 
 // Nothing is computed for the input; everything is left for the weights.
-WeightBackward whole_backward(const Edge& root, const at::Tensor& gradient) {
+WeightBackward whole_backward(const Edge& root, const Tensor& gradient) {
   WeightBackward::Part whole{.from = {root}, .gradients = {gradient}, .weights = {}};
   std::unordered_set<Node*> seen;
   collect_weights(root, seen, whole.weights);
@@ -184,7 +184,7 @@ WeightBackward whole_backward(const Edge& root, const at::Tensor& gradient) {
 
 }  // namespace
 
-void add_leaves(const at::Tensor& output, const at::Tensor& input, Tensors& leaves) {
+void add_leaves(const Tensor& output, const Tensor& input, Tensors& leaves) {
   std::unordered_set<Node*> seen;
   std::vector<Edge> found;
   collect_weights(torch::autograd::impl::gradient_edge(output), seen, found);
@@ -204,9 +204,7 @@ void WeightBackward::run() {
 
 // The calling thread waits for the first run. No weight's gradient changes before
 // WeightBackward::run().
-InputBackward backward_of_input(const at::Tensor& output,
-                                const at::Tensor& gradient,
-                                const at::Tensor& input) {
+InputBackward backward_of_input(const Tensor& output, const Tensor& gradient, const Tensor& input) {
   InputBackward result;
   const Edge root = torch::autograd::impl::gradient_edge(output);
   if (!input.requires_grad()) {

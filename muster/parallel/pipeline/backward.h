@@ -11,7 +11,7 @@
 namespace muster {
 
 // Adds the leaves that the backward of `output` gives gradients to, but for `input`.
-void add_leaves(const at::Tensor& output, const at::Tensor& input, Tensors& leaves);
+void add_leaves(const Tensor& output, const Tensor& input, Tensors& leaves);
 
 // What remains for the weights after the input's gradient: the paths from nodes of the graph, with
 // the gradients that reached them, to the weights directly below. A weight used in several places
@@ -32,11 +32,9 @@ struct WeightBackward {
 // needs none, or if the output does not depend on it: then the whole backward remains. `output`
 // must have a graph.
 struct InputBackward {
-  at::Tensor gradient;
+  Tensor gradient;
   WeightBackward left;
 };
-InputBackward backward_of_input(const at::Tensor& output,
-                                const at::Tensor& gradient,
-                                const at::Tensor& input);
+InputBackward backward_of_input(const Tensor& output, const Tensor& gradient, const Tensor& input);
 
 }  // namespace muster

@@ -40,7 +40,7 @@ struct BatchAgreement::Alike {
 };
 
 // Returns what is wrong with a batch on the rank that gives it, or nothing.
-std::string BatchAgreement::problem_of(const at::Tensor& batch,
+std::string BatchAgreement::problem_of(const Tensor& batch,
                                        const char* name,
                                        int64_t step,
                                        std::optional<TensorForm>& known) const {

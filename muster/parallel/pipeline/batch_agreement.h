@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/pipeline/messages.h"
 #include "muster/parallel/pipeline/schedule.h"
@@ -30,7 +31,7 @@ struct StepFacts {
 
 // What this rank was given for a step.
 struct PipelineBatch {
-  at::Tensor input, target;
+  Tensor input, target;
   std::string problem = {};  // what this rank has already found wrong
   int64_t step = 0;
   StepFacts facts = {};
@@ -66,7 +67,7 @@ class BatchAgreement {
   int last() const { return schedule_.rank_of(schedule_.stages - 1); }
   bool is_first() const { return group_.rank() == 0; }
   bool is_last() const { return group_.rank() == last(); }
-  std::string problem_of(const at::Tensor& batch,
+  std::string problem_of(const Tensor& batch,
                          const char* name,
                          int64_t step,
                          std::optional<TensorForm>& known) const;

@@ -37,7 +37,7 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
 }
 
 // LibTorch compares the elements of these types on every device.
-bool has_comparable_type(const at::Tensor& tensor) {
+bool has_comparable_type(const Tensor& tensor) {
   constexpr at::ScalarType kComparable[] = {at::kBool,
                                             at::kByte,
                                             at::kChar,
@@ -52,7 +52,7 @@ bool has_comparable_type(const at::Tensor& tensor) {
 }
 
 // What a program gives a rank that does not read it is undefined, or filled with one value.
-bool may_be_read(const at::Tensor& tensor) {
+bool may_be_read(const Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0 ||
       !has_comparable_type(tensor))
     return false;
@@ -61,7 +61,7 @@ bool may_be_read(const at::Tensor& tensor) {
 
 }  // namespace
 
-BatchMark mark_of_batch(const at::Tensor& input, const at::Tensor& target) {
+BatchMark mark_of_batch(const Tensor& input, const Tensor& target) {
   if (!may_be_read(input) || !may_be_read(target))
     return {};
   // Hashes of two kinds of devices are of two kinds.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/pipeline/pipeline.h"
 
@@ -30,7 +31,7 @@ struct BatchMark {
 };
 // Blocking: reads the values. A tensor all of whose elements are alike stands for one that is not
 // read, and so does an undefined one.
-BatchMark mark_of_batch(const at::Tensor& input, const at::Tensor& target);
+BatchMark mark_of_batch(const Tensor& input, const Tensor& target);
 // Whether two ranks have read different batches.
 bool are_other_batches(const BatchMark& one, const BatchMark& other);
 

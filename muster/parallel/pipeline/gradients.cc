@@ -22,7 +22,7 @@ namespace muster {
 namespace {
 
 // Empty on a rank that does not have the weight.
-std::string form_of_tied(const at::Tensor& parameter) {
+std::string form_of_tied(const Tensor& parameter) {
   if (!parameter.defined())
     return "";
   const std::string form = to_text(form_of(parameter));
@@ -31,7 +31,7 @@ std::string form_of_tied(const at::Tensor& parameter) {
 
 }  // namespace
 
-bool may_have_gradient(const at::Tensor& parameter) {
+bool may_have_gradient(const Tensor& parameter) {
   return parameter.requires_grad() || parameter.grad().defined();
 }
 
@@ -40,7 +40,7 @@ bool may_have_gradient(const at::Tensor& parameter) {
 StageAverage::StageAverage(const Tensors& parameters, ProcessGroup replicas)
     : replicas_(std::move(replicas)), memory_(parameters) {
   take_first();
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     if (!may_have_gradient(parameter))
       continue;
     // A flat buffer has one type, so parameters of each type have a bucket.
@@ -56,7 +56,7 @@ StageAverage::StageAverage(const Tensors& parameters, ProcessGroup replicas)
 // All replicas call it together.
 void StageAverage::take_first() {
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : memory_.parameters())
+  for (const Tensor& parameter : memory_.parameters())
     replicas_.broadcast(parameter, 0);
   memory_.remember();
 }
@@ -64,7 +64,7 @@ void StageAverage::take_first() {
 namespace {
 
 // Collectives add up dense gradients only.
-void require_dense(const at::Tensor& parameter, const char* where, const ProcessGroup& group) {
+void require_dense(const Tensor& parameter, const char* where, const ProcessGroup& group) {
   if (parameter.grad().layout() == at::kStrided)
     return;
   throw invalid_argument("pipeline: expected dense gradients ",
@@ -77,8 +77,8 @@ void require_dense(const at::Tensor& parameter, const char* where, const Process
 }
 
 // The gradient as one row, or zeros where there is none.
-at::Tensor flat_gradient(const at::Tensor& parameter, const ProcessGroup& replicas) {
-  const at::Tensor& gradient = parameter.grad();
+Tensor flat_gradient(const Tensor& parameter, const ProcessGroup& replicas) {
+  const Tensor& gradient = parameter.grad();
   if (!gradient.defined())
     return at::zeros({parameter.numel()}, parameter.options());
   require_dense(parameter, "where replicas average them", replicas);
@@ -92,10 +92,10 @@ at::Tensor flat_gradient(const at::Tensor& parameter, const ProcessGroup& replic
 void StageAverage::start() {
   const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
-    Tensors parts = mapped(bucket.parameters, [&](const at::Tensor& parameter) {
+    Tensors parts = mapped(bucket.parameters, [&](const Tensor& parameter) {
       return flat_gradient(parameter, replicas_);
     });
-    const auto are_there = mapped(bucket.parameters, [](const at::Tensor& parameter) {
+    const auto are_there = mapped(bucket.parameters, [](const Tensor& parameter) {
       return parameter.grad().defined() ? 1.0 : 0.0;
     });
     parts.push_back(at::tensor(are_there, at::kDouble).to(parts[0].options()));
@@ -111,11 +111,11 @@ void StageAverage::finish() {
   for (Bucket& bucket : buckets_) {
     bucket.work->wait();
     const int64_t count = std::ssize(bucket.parameters);
-    const at::Tensor are_there = bucket.flat.narrow(0, bucket.flat.numel() - count, count);
+    const Tensor are_there = bucket.flat.narrow(0, bucket.flat.numel() - count, count);
     int64_t at = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const at::Tensor& parameter = bucket.parameters[i];
-      const at::Tensor part = bucket.flat.narrow(0, at, parameter.numel()).view(parameter.sizes());
+      const Tensor& parameter = bucket.parameters[i];
+      const Tensor part = bucket.flat.narrow(0, at, parameter.numel()).view(parameter.sizes());
       at += parameter.numel();
       if (parameter.grad().defined())
         parameter.grad().copy_(part);
@@ -129,12 +129,12 @@ void StageAverage::finish() {
 
 namespace {
 
-ParameterMemory memory_of(const at::Tensor& parameter) {
+ParameterMemory memory_of(const Tensor& parameter) {
   return ParameterMemory(parameter.defined() ? std::vector{parameter} : Tensors{});
 }
 
 // Returns the ranks that have the weight. All ranks call it together, and throw alike.
-std::vector<int> agreed_holders(const at::Tensor& parameter, ProcessGroup& group) {
+std::vector<int> agreed_holders(const Tensor& parameter, ProcessGroup& group) {
   const std::vector<std::string> forms =
       group.all_gather_bytes(form_of_tied(parameter), "a tied weight");
   std::vector<int> holders =
@@ -161,27 +161,27 @@ std::vector<int> agreed_holders(const at::Tensor& parameter, ProcessGroup& group
 }
 
 // Modules on the way are looked up by name, since one of them may have been replaced.
-at::Tensor parameter_at(const torch::nn::Module& module, const std::string& name) {
+Tensor parameter_at(const torch::nn::Module& module, const std::string& name) {
   const size_t dot = name.find('.');
   if (dot == std::string::npos) {
     const auto own = module.named_parameters(/*recurse=*/false);
-    const at::Tensor* const found = own.find(name);
-    return found != nullptr ? *found : at::Tensor();
+    const Tensor* const found = own.find(name);
+    return found != nullptr ? *found : Tensor();
   }
   const auto children = module.named_children();
   const auto* const child = children.find(name.substr(0, dot));
-  return child != nullptr ? parameter_at(**child, name.substr(dot + 1)) : at::Tensor();
+  return child != nullptr ? parameter_at(**child, name.substr(dot + 1)) : Tensor();
 }
 
 }  // namespace
 
-at::Tensor StagePlace::parameter_now() const {
-  return module ? parameter_at(*module, name) : at::Tensor();
+Tensor StagePlace::parameter_now() const {
+  return module ? parameter_at(*module, name) : Tensor();
 }
 
 // All ranks of the pipeline construct it together; one without the weight gives an undefined
 // tensor.
-TiedWeight::TiedWeight(at::Tensor parameter, StagePlace place, ProcessGroup& group)
+TiedWeight::TiedWeight(Tensor parameter, StagePlace place, ProcessGroup& group)
     : parameter_(std::move(parameter)),
       agreed_(parameter_),
       place_(std::move(place)),
@@ -205,7 +205,7 @@ TiedWeight::TiedWeight(at::Tensor parameter, StagePlace place, ProcessGroup& gro
 
 // A stage that has no such name any more may still compute with the weight.
 void TiedWeight::look_again() {
-  const at::Tensor now = place_.parameter_now();
+  const Tensor now = place_.parameter_now();
   if (!now.defined() || now.is_same(parameter_))
     return;
   parameter_ = now;

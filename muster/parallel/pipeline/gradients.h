@@ -18,7 +18,7 @@
 namespace muster {
 
 // Whether a step may average the parameter: it is trained, or was until its gradients were there.
-bool may_have_gradient(const at::Tensor& parameter);
+bool may_have_gradient(const Tensor& parameter);
 
 // One stage's gradients, in one message per tensor type.
 class StageAverage {
@@ -34,7 +34,7 @@ class StageAverage {
  private:
   struct Bucket {
     Tensors parameters;
-    at::Tensor flat = {};
+    Tensor flat = {};
     std::optional<Work> work = {};
   };
   ProcessGroup replicas_;
@@ -46,14 +46,14 @@ class StageAverage {
 struct StagePlace {
   std::shared_ptr<torch::nn::Module> module = {};
   std::string name = {};
-  at::Tensor parameter_now() const;  // undefined: none has the name
+  Tensor parameter_now() const;  // undefined: none has the name
 };
 
 // A weight shared by some ranks of a group.
 class TiedWeight {
  public:
   // As Pipeline::tie.
-  TiedWeight(at::Tensor parameter, StagePlace place, ProcessGroup& group);
+  TiedWeight(Tensor parameter, StagePlace place, ProcessGroup& group);
   void look_again();  // takes the tensor that its stage has under its name now
   bool is_replaced() const { return !parameter_.is_same(agreed_); }
   // Begins to tie what all its ranks have put in its place. Collective: over `group`. Throws:
@@ -63,18 +63,18 @@ class TiedWeight {
   void take_first();     // the copies become the first rank's. Collective: over its ranks
   void begin_step();     // sets aside what other steps have left in grad()
   void sum_gradients();  // of this step, and adds what was set aside. Collective: over its ranks
-  const at::Tensor& parameter() const { return parameter_; }
+  const Tensor& parameter() const { return parameter_; }
   bool is_copy() const { return is_copy_; }  // a stage of an earlier rank has it too
   // Its names on its ranks, the first rank's first: that is its name in checkpoints.
   const std::vector<std::string>& names() const { return names_; }
 
  private:
-  at::Tensor parameter_;
-  at::Tensor agreed_;  // the parameter that the ranks have tied
+  Tensor parameter_;
+  Tensor agreed_;  // the parameter that the ranks have tied
   StagePlace place_;
   std::vector<std::string> names_;  // each once
   bool is_copy_ = false;
-  at::Tensor before_;
+  Tensor before_;
   std::optional<ProcessGroup> holders_;
   ParameterMemory memory_;
 };

@@ -43,7 +43,7 @@ PipelineChannels channels_over(ProcessGroup group) {
 
 }  // namespace
 
-TensorForm form_of(const at::Tensor& tensor) {
+TensorForm form_of(const Tensor& tensor) {
   return {.sizes = tensor.sizes().vec(), .type = tensor.scalar_type()};
 }
 
@@ -89,7 +89,7 @@ void PipelineMessages::connect(const PipelineSchedule& schedule) {
         pairs.emplace(sender(*message), receiver(*message));
     }
   }
-  const at::Tensor number = at::zeros({1}, at::TensorOptions(group().device()));
+  const Tensor number = at::zeros({1}, at::TensorOptions(group().device()));
   for (const auto& [from, to] : pairs) {
     if (from == group().rank())
       channel(from, to).send(number, to);
@@ -113,7 +113,7 @@ void PipelineMessages::begin_step() {
 }
 
 // It waits for no receiver, and keeps the tensor until its message has left.
-void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& tensor) {
+void PipelineMessages::send(const PipelineMessage& message, const Tensor& tensor) {
   auto& known = forms_[message.stage];
   const TensorForm form = form_of(tensor);
   const bool first = !known.has_value();
@@ -142,7 +142,7 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
   if (first)
     send_form(message, form);
   // The content is held until it has left.
-  const at::Tensor content = tensor.contiguous();
+  const Tensor content = tensor.contiguous();
   sending_.push_back(
       {channel(group().rank(), to).send_async(content, to, tag_of(message)), content});
   bytes_sent_ += bytes_of_tensor(content);
@@ -166,7 +166,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
                            group().job_rank(),
                            "); flatten some");
   }
-  at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong).fill_(0);
+  Tensor header = at::empty({kMostDimensions + 2}, at::kLong).fill_(0);
   auto* const words = header.data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(form.type);
   words[1] = dimensions;
@@ -178,7 +178,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
 
 // It blocks until the sender has its first output, whose form it sends.
 TensorForm PipelineMessages::receive_form(const PipelineMessage& message) {
-  const at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong);
+  const Tensor header = at::empty({kMostDimensions + 2}, at::kLong);
   const int from = sender(message);
   channel(from, group().rank())
       .recv(header, from, 2 * schedule_.stages * schedule_.micro_batches + message.stage);
@@ -197,7 +197,7 @@ bool PipelineMessages::begin_next(int from, bool may_wait) {
     return false;
   if (!form)
     form = receive_form(next);
-  const at::Tensor buffer =
+  const Tensor buffer =
       at::empty(form->sizes, at::TensorOptions().dtype(form->type).device(group().device()));
   receiving_.emplace(
       next, Transfer{channel(from, group().rank()).recv_async(buffer, from, tag_of(next)), buffer});
@@ -220,7 +220,7 @@ void PipelineMessages::expect(const PipelineAction& action, const PipelineAction
 }
 
 // Receives are started in the sender's order until the wanted one is under way.
-at::Tensor PipelineMessages::receive(const PipelineMessage& message) {
+Tensor PipelineMessages::receive(const PipelineMessage& message) {
   const int from = sender(message);
   if (from == group().rank())
     return std::move(local_.extract(message).mapped());

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/pipeline/message_order.h"
 #include "muster/parallel/pipeline/schedule.h"
@@ -27,7 +28,7 @@ struct TensorForm {
   at::ScalarType type;
   bool operator==(const TensorForm&) const = default;
 };
-TensorForm form_of(const at::Tensor& tensor);
+TensorForm form_of(const Tensor& tensor);
 std::string to_text(const TensorForm& form);  // "Float [4, 8]"
 
 // The groups that carry messages to later ranks and to earlier ones.
@@ -50,14 +51,14 @@ class PipelineMessages {
 
   // Returns at once; sends nothing between two stages of this rank. The first activation into a
   // stage also carries its form. Throws: invalid_argument if a later one has another form.
-  void send(const PipelineMessage& message, const at::Tensor& tensor);
+  void send(const PipelineMessage& message, const Tensor& tensor);
 
   // Starts the receive of what `next` needs before `action` sends, if that can be done without
   // waiting, and keeps nothing waiting.
   void expect(const PipelineAction& action, const PipelineAction& next);
 
   // Blocking: until the message has arrived.
-  at::Tensor receive(const PipelineMessage& message);
+  Tensor receive(const PipelineMessage& message);
 
   // Blocking: until everything sent has left.
   void finish_sends();
@@ -69,7 +70,7 @@ class PipelineMessages {
  private:
   struct Transfer {
     Work work;
-    at::Tensor tensor;
+    Tensor tensor;
   };
   ProcessGroup& channel(int from, int to) { return from < to ? channels_.up : channels_.down; }
   ProcessGroup& group() { return channels_.group; }
@@ -87,7 +88,7 @@ class PipelineMessages {
   std::vector<std::vector<PipelineMessage>> order_;  // from each rank to this one
   std::vector<size_t> begun_;                        // of order_
   std::map<PipelineMessage, Transfer> receiving_;
-  std::map<PipelineMessage, at::Tensor> local_;
+  std::map<PipelineMessage, Tensor> local_;
   std::deque<Transfer> sending_;
   std::vector<std::optional<TensorForm>> forms_;  // of activations into each stage
   int64_t bytes_sent_ = 0, sent_ = 0;

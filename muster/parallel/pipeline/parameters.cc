@@ -38,15 +38,15 @@ ParameterSet copies_of(const std::deque<TiedWeight>& tied) {
 
 // Returns each parameter once, without those in `seen`, which then has them too.
 Tensors without_seen(const Tensors& parameters, ParameterSet& seen) {
-  return filtered(parameters, [&](const at::Tensor& parameter) {
+  return filtered(parameters, [&](const Tensor& parameter) {
     return seen.insert(parameter.unsafeGetTensorImpl()).second;
   });
 }
 
 // A sparse gradient is coalesced in place and stands by its values: repeated rows would count
 // twice.
-at::Tensor gradient_values_of(const at::Tensor& parameter) {
-  at::Tensor& gradient = parameter.mutable_grad();
+Tensor gradient_values_of(const Tensor& parameter) {
+  Tensor& gradient = parameter.mutable_grad();
   if (!gradient.is_sparse())
     return gradient;
   gradient = gradient.coalesce();
@@ -54,9 +54,9 @@ at::Tensor gradient_values_of(const at::Tensor& parameter) {
 }
 
 // As a double: squares of a large model may not fit into a float.
-at::Tensor sum_of_squares(const Tensors& parameters, at::Device device) {
-  at::Tensor sum = at::zeros({}, at::TensorOptions().device(device).dtype(at::kDouble));
-  for (const at::Tensor& parameter : parameters)
+Tensor sum_of_squares(const Tensors& parameters, at::Device device) {
+  Tensor sum = at::zeros({}, at::TensorOptions().device(device).dtype(at::kDouble));
+  for (const Tensor& parameter : parameters)
     if (parameter.grad().defined())
       sum +=
           at::linalg_vector_norm(gradient_values_of(parameter), 2, {}, false, at::kDouble).square();
@@ -68,7 +68,7 @@ void require_ranks_of_parts(const Tensors& divided,
                             const std::optional<ProcessGroup>& divided_over,
                             const ProcessGroup& group) {
   const std::vector<int> given = divided_over ? divided_over->job_ranks() : std::vector<int>();
-  for (const at::Tensor& parameter : divided) {
+  for (const Tensor& parameter : divided) {
     const std::vector<int> ranks = optim::ranks_of_layer_parts(parameter);
     if (ranks.empty() || ranks == given)
       continue;
@@ -112,7 +112,7 @@ struct StageParameter {
 };
 
 // parameter_of_line() reads the fields back in this order.
-std::string line_of(const std::string& name, const at::Tensor& value, bool is_copy) {
+std::string line_of(const std::string& name, const Tensor& value, bool is_copy) {
   return cat(is_copy ? 1 : 0,
              '\t',
              static_cast<int>(value.scalar_type()),
@@ -190,7 +190,7 @@ SharedParameters shared_parameters(torch::nn::Module& stage) {
 }  // namespace
 
 // It returns an empty place where no stage of this rank has the parameter.
-StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter) {
+StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const Tensor& parameter) {
   if (!parameter.defined())
     return {};
   for (const PipelineStage& stage : stages)
@@ -239,11 +239,11 @@ std::string untied_problem(const std::vector<PipelineStage>& stages,
 
 // All ranks call it together, since the squares are summed over the group. The factor stays on the
 // device, so that the host need not wait for it.
-at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
-                       const std::deque<TiedWeight>& tied,
-                       double max_norm,
-                       ProcessGroup& group,
-                       const std::optional<ProcessGroup>& divided_over) {
+Tensor clip_stages(const std::vector<PipelineStage>& stages,
+                   const std::deque<TiedWeight>& tied,
+                   double max_norm,
+                   ProcessGroup& group,
+                   const std::optional<ProcessGroup>& divided_over) {
   if (!(max_norm >= 0)) {
     throw invalid_argument("clip_grad_norm: expected a max_norm of 0 or more, got ",
                            max_norm,
@@ -255,8 +255,8 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
   Tensors all;
   ParameterSet counted = copies_of(tied);
   ParameterSet seen;
-  at::Tensor divided = sum_of_squares({}, group.device());
-  at::Tensor replicated = divided.clone();
+  Tensor divided = sum_of_squares({}, group.device());
+  Tensor replicated = divided.clone();
   for (const PipelineStage& stage : stages) {
     const ParallelParameters parameters = parallel_parameters(*stage.module);
     require_ranks_of_parts(parameters.divided, divided_over, group);
@@ -267,11 +267,11 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
   // Divided parameters lie in parts on these ranks, so their squares are summed there first.
   if (divided_over)
     ProcessGroup(*divided_over).all_reduce(divided);
-  at::Tensor squares = divided + replicated;
+  Tensor squares = divided + replicated;
   group.all_reduce(squares);
-  const at::Tensor norm = squares.sqrt();
-  const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
-  for (const at::Tensor& parameter : all)
+  const Tensor norm = squares.sqrt();
+  const Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  for (const Tensor& parameter : all)
     if (parameter.grad().defined())
       gradient_values_of(parameter).mul_(factor.to(parameter.scalar_type()));
   return norm.to(all.empty() ? at::kFloat : all[0].scalar_type());
@@ -332,7 +332,7 @@ WholeParameters gather_stages(const std::vector<PipelineStage>& stages,
   for (const auto& [name, parameter] :
        owners_of_names(group.all_gather_bytes(lines, "parameters of a pipeline"))) {
     const bool is_mine = parameter.owner == group.rank();
-    at::Tensor value =
+    Tensor value =
         is_mine ? mine.at(name).contiguous()
                 : at::empty(parameter.sizes,
                             at::TensorOptions().device(group.device()).dtype(parameter.type));

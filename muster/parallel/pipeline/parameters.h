@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/pipeline/gradients.h"
 #include "muster/parallel/pipeline/pipeline.h"
@@ -15,7 +16,7 @@
 namespace muster {
 
 // Where the stages have the parameter.
-StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter);
+StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const Tensor& parameter);
 
 // What is wrong with this rank's stages where they share a parameter with another rank's, as
 // cut_into_stages has left it, and nobody has tied it; or nothing.
@@ -25,11 +26,11 @@ std::string untied_problem(const std::vector<PipelineStage>& stages,
                            const ProcessGroup& group);
 
 // As Pipeline::clip_grad_norm.
-at::Tensor clip_stages(const std::vector<PipelineStage>& stages,
-                       const std::deque<TiedWeight>& tied,
-                       double max_norm,
-                       ProcessGroup& group,
-                       const std::optional<ProcessGroup>& divided_over);
+Tensor clip_stages(const std::vector<PipelineStage>& stages,
+                   const std::deque<TiedWeight>& tied,
+                   double max_norm,
+                   ProcessGroup& group,
+                   const std::optional<ProcessGroup>& divided_over);
 
 // As Pipeline::gather_parameters.
 WholeParameters gather_stages(const std::vector<PipelineStage>& stages,

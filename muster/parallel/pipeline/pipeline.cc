@@ -50,7 +50,7 @@ Tensors parameters_of(const std::vector<PipelineStage>& stages) {
   std::set<const void*> seen;
   const auto all = concatenated(
       stages, [](const PipelineStage& stage) { return distinct_parameters(*stage.module); });
-  return filtered(all, [&](const at::Tensor& parameter) {
+  return filtered(all, [&](const Tensor& parameter) {
     return seen.insert(parameter.unsafeGetTensorImpl()).second;
   });
 }
@@ -92,7 +92,7 @@ bool is_trained(const TiedWeight& weight) {
 }
 
 // The rows of a micro-batch, as a view.
-at::Tensor part_of(const at::Tensor& batch, int micro_batch, int micro_batches) {
+Tensor part_of(const Tensor& batch, int micro_batch, int micro_batches) {
   const int64_t rows = batch.size(0) / micro_batches;
   return batch.narrow(0, micro_batch * rows, rows);
 }
@@ -109,17 +109,17 @@ struct Pipeline::State : NoCopy {
   State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given);
   ~State() { optim::unmark_stage_parameters(marked); }
 
-  at::Tensor run(const PipelineSchedule& of_run,
-                 PipelineMessages& by,
-                 const at::Tensor& input,
-                 const at::Tensor& target,
-                 bool trains);
-  at::Tensor run_or_explain(const PipelineSchedule& of_run,
-                            PipelineMessages& by,
-                            const at::Tensor& input,
-                            const at::Tensor& target,
-                            bool trains,
-                            const PipelineStepOptions& given);
+  Tensor run(const PipelineSchedule& of_run,
+             PipelineMessages& by,
+             const Tensor& input,
+             const Tensor& target,
+             bool trains);
+  Tensor run_or_explain(const PipelineSchedule& of_run,
+                        PipelineMessages& by,
+                        const Tensor& input,
+                        const Tensor& target,
+                        bool trains,
+                        const PipelineStepOptions& given);
   void act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void forward(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void backward(const PipelineAction& action, PipelineMessages& by);
@@ -131,11 +131,11 @@ struct Pipeline::State : NoCopy {
   void check_tied_alike(int64_t apart, const char* rule, const char* got) const;
   void follow_replaced(const AgreedBatch& agreed);
   void warn_without_replicas() const;
-  at::Tensor mean_loss(const at::Tensor& sum, bool share);
+  Tensor mean_loss(const Tensor& sum, bool share);
 
   bool is_last() const { return group.rank() == schedule.rank_of(schedule.stages - 1); }
   int chunk_of(int stage) const { return stage / schedule.ranks; }
-  at::Tensor compute(int stage, const at::Tensor& x, int micro_batch);
+  Tensor compute(int stage, const Tensor& x, int micro_batch);
 
   ProcessGroup group;
   PipelineOptions options;
@@ -161,8 +161,8 @@ struct Pipeline::State : NoCopy {
 
   // These belong to the step under way.
   PipelineStepOptions of_step;
-  at::Tensor whole_input, whole_target, loss_sum;
-  at::Tensor last_loss;             // of a micro-batch, for its type
+  Tensor whole_input, whole_target, loss_sum;
+  Tensor last_loss;                 // of a micro-batch, for its type
   std::vector<int> backwards_left;  // by stage of this rank
   Tensors leaves;                   // of the backwards, where replicas look at them
   int held = 0;
@@ -181,7 +181,7 @@ Pipeline::State::State(std::vector<PipelineStage> of_rank,
       agreement(group, schedule) {
   for (int chunk = 0; chunk < std::ssize(stages); ++chunk) {
     const int stage = chunk * schedule.ranks + group.rank();
-    runners.emplace_back([this, stage](const at::Tensor& x, int i) { return compute(stage, x, i); },
+    runners.emplace_back([this, stage](const Tensor& x, int i) { return compute(stage, x, i); },
                          group.device());
   }
   if (group.size() > 1)
@@ -190,10 +190,10 @@ Pipeline::State::State(std::vector<PipelineStage> of_rank,
 }
 
 // Runs the stage's model on one micro-batch. The last stage's output is the loss.
-at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_batch) {
-  const at::Tensor output = stages[chunk_of(stage)].forward(x);
+Tensor Pipeline::State::compute(int stage, const Tensor& x, int micro_batch) {
+  const Tensor output = stages[chunk_of(stage)].forward(x);
   if (stage + 1 == schedule.stages) {
-    const at::Tensor loss =
+    const Tensor loss =
         options.loss(output, part_of(whole_target, micro_batch, schedule.micro_batches));
     if (loss.defined() && loss.numel() == 1)
       return loss;
@@ -269,10 +269,9 @@ void Pipeline::State::forward(const PipelineAction& action,
                               bool trains,
                               bool recompute) {
   const auto needed = needed_by(action, schedule);
-  const at::Tensor input = needed
-                               ? by.receive(*needed)
-                               : part_of(whole_input, action.micro_batch, schedule.micro_batches);
-  at::Tensor output;
+  const Tensor input = needed ? by.receive(*needed)
+                              : part_of(whole_input, action.micro_batch, schedule.micro_batches);
+  Tensor output;
   if (trains) {
     output = runners[chunk_of(action.stage)].forward(
         action.micro_batch, input, /*takes_gradient=*/action.stage > 0, recompute);
@@ -291,15 +290,15 @@ void Pipeline::State::forward(const PipelineAction& action,
 // The last stage begins with a share of the mean over the micro-batches, times the step's scale.
 void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& by) {
   StageRunner& runner = runners[chunk_of(action.stage)];
-  at::Tensor gradient;
+  Tensor gradient;
   if (const auto needed = needed_by(action, schedule)) {
     gradient = by.receive(*needed);
   } else {
     gradient = at::full_like(last_loss, of_step.scale / schedule.micro_batches);
   }
-  const at::Tensor of_input = action.kind == RunKind::backward
-                                  ? runner.backward(action.micro_batch, gradient)
-                                  : runner.input_backward(action.micro_batch, gradient);
+  const Tensor of_input = action.kind == RunKind::backward
+                              ? runner.backward(action.micro_batch, gradient)
+                              : runner.input_backward(action.micro_batch, gradient);
   if (const auto made = made_by(action, schedule))
     by.send(*made, of_input);
 }
@@ -344,7 +343,7 @@ void Pipeline::State::follow_gradients() {
   adds_up = !of_step.reduce;
   if (of_step.reduce)
     return local.forget();
-  const auto note = [&](const at::Tensor& parameter, const std::string& name) {
+  const auto note = [&](const Tensor& parameter, const std::string& name) {
     if (parameter.defined() && parameter.grad().defined())
       local.note(parameter, name);
   };
@@ -374,12 +373,12 @@ void Pipeline::State::warn_of_local_step() {
 }
 
 // Ranks other than the last get an undefined tensor unless the loss is shared.
-at::Tensor Pipeline::State::mean_loss(const at::Tensor& sum, bool share) {
-  at::Tensor loss = sum.defined() ? sum / schedule.micro_batches : sum;
+Tensor Pipeline::State::mean_loss(const Tensor& sum, bool share) {
+  Tensor loss = sum.defined() ? sum / schedule.micro_batches : sum;
   if (!share)
     return loss;
   // As a double on the CPU: the other ranks do not know its type.
-  at::Tensor shared = at::empty({}, at::kDouble).fill_(0);
+  Tensor shared = at::empty({}, at::kDouble).fill_(0);
   if (is_last())
     shared.copy_(loss);
   group.broadcast(shared, schedule.rank_of(schedule.stages - 1));
@@ -403,11 +402,11 @@ void Pipeline::State::follow_parameters(bool trains) {
       weight.begin_step();
 }
 
-at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
-                                PipelineMessages& by,
-                                const at::Tensor& input,
-                                const at::Tensor& target,
-                                bool trains) {
+Tensor Pipeline::State::run(const PipelineSchedule& of_run,
+                            PipelineMessages& by,
+                            const Tensor& input,
+                            const Tensor& target,
+                            bool trains) {
   whole_input = input;
   whole_target = target;
   loss_sum.reset();
@@ -438,7 +437,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
     replicas->compare_outside(std::exchange(leaves, {}));
   if (trains)
     follow_gradients();
-  const at::Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
+  const Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
   // The batch is not held beyond the step.
   whole_input.reset();
   whole_target.reset();
@@ -447,12 +446,12 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run,
 }
 
 // An error becomes one that names step, action and stage, and the first rank that failed.
-at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
-                                           PipelineMessages& by,
-                                           const at::Tensor& input,
-                                           const at::Tensor& target,
-                                           bool trains,
-                                           const PipelineStepOptions& given) {
+Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
+                                       PipelineMessages& by,
+                                       const Tensor& input,
+                                       const Tensor& target,
+                                       bool trains,
+                                       const PipelineStepOptions& given) {
   if (failed_step) {
     throw failed_precondition(
         "pipeline: expected no step after one that failed, got one after step ",
@@ -502,17 +501,17 @@ Pipeline::Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, Pipeli
 Pipeline::~Pipeline() = default;
 
 // All ranks call it together. A step that throws is not counted.
-at::Tensor Pipeline::step(const at::Tensor& input,
-                          const at::Tensor& target,
-                          const PipelineStepOptions& options) {
-  const at::Tensor loss =
+Tensor Pipeline::step(const Tensor& input,
+                      const Tensor& target,
+                      const PipelineStepOptions& options) {
+  const Tensor loss =
       state_->run_or_explain(state_->schedule, state_->messages, input, target, true, options);
   ++state_->steps;
   return loss;
 }
 
 // All ranks call it together. Training's statistics are put back also after an error.
-at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target) {
+Tensor Pipeline::evaluate(const Tensor& input, const Tensor& target) {
   State& state = *state_;
   if (!state.evaluation)
     state.evaluation.emplace(state.messages.channels(), state.forwards);
@@ -534,7 +533,7 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
 }
 
 // All ranks call it together, in one order, also those that do not have the weight.
-void Pipeline::tie(const at::Tensor& parameter) {
+void Pipeline::tie(const Tensor& parameter) {
   state_->tied.emplace_back(parameter, place_in_stages(state_->stages, parameter), state_->group);
 }
 
@@ -553,8 +552,7 @@ Tensors Pipeline::parameters() const {
 }
 
 // All ranks of the pipeline call it together.
-at::Tensor Pipeline::clip_grad_norm(double max_norm,
-                                    const std::optional<ProcessGroup>& divided_over) {
+Tensor Pipeline::clip_grad_norm(double max_norm, const std::optional<ProcessGroup>& divided_over) {
   return clip_stages(state_->stages, state_->tied, max_norm, state_->group, divided_over);
 }
 

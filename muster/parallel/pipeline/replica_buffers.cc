@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/ddp/broadcast_values.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/pipeline/messages.h"
@@ -18,7 +19,7 @@ namespace muster {
 
 namespace {
 
-using NamedBuffers = std::vector<std::pair<std::string, at::Tensor>>;
+using NamedBuffers = std::vector<std::pair<std::string, Tensor>>;
 
 // A buffer that several stages share comes once. They have versions of their own here, so that a
 // graph which has saved one stays valid.

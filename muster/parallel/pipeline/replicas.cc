@@ -41,12 +41,12 @@ void Replicas::take_parameters() {
   shared_.reset();
   std::map<const void*, int> uses;
   for (const PipelineStage& stage : stages_)
-    for (const at::Tensor& parameter : distinct_parameters(*stage.module))
+    for (const Tensor& parameter : distinct_parameters(*stage.module))
       ++uses[parameter.unsafeGetTensorImpl()];
   Tensors shared;
   for (const PipelineStage& stage : stages_) {
     Tensors own;
-    for (const at::Tensor& parameter : distinct_parameters(*stage.module)) {
+    for (const Tensor& parameter : distinct_parameters(*stage.module)) {
       int& left = uses[parameter.unsafeGetTensorImpl()];
       if (left == 1) {
         own.push_back(parameter);
@@ -73,7 +73,7 @@ void Replicas::take_buffers() {
 std::vector<Replicas::Known> Replicas::parameters_now() const {
   std::vector<Known> now;
   for (const PipelineStage& stage : stages_)
-    for (const at::Tensor& parameter : distinct_parameters(*stage.module))
+    for (const Tensor& parameter : distinct_parameters(*stage.module))
       now.push_back({.parameter = parameter, .has_gradients = may_have_gradient(parameter)});
   return now;
 }
@@ -108,7 +108,7 @@ void Replicas::follow() {
       });
   const bool has_other_memory =
       std::ranges::any_of(all(), [](const StageAverage* some) { return some->has_other_memory(); });
-  at::Tensor found = at::full({2}, 0, at::kLong);
+  Tensor found = at::full({2}, 0, at::kLong);
   found[0] = has_others ? 1 : 0;
   found[1] = has_other_memory ? 1 : 0;
   group_.all_reduce(found, ReduceOp::max);
@@ -132,13 +132,13 @@ void Replicas::finish() {
 void Replicas::compare_outside(Tensors leaves) {
   if (looks_outside()) {
     std::set<const void*> seen, own;
-    std::erase_if(leaves, [&](const at::Tensor& leaf) {
+    std::erase_if(leaves, [&](const Tensor& leaf) {
       return !seen.insert(leaf.unsafeGetTensorImpl()).second;
     });
     for (const Known& known : known_)
       own.insert(known.parameter.unsafeGetTensorImpl());
     outside_.look(leaves,
-                  [&](const at::Tensor& leaf) { return own.contains(leaf.unsafeGetTensorImpl()); });
+                  [&](const Tensor& leaf) { return own.contains(leaf.unsafeGetTensorImpl()); });
   }
   outside_.compare(group_);
 }

@@ -41,7 +41,7 @@ class Replicas {
  private:
   // A parameter as the averages know it.
   struct Known {
-    at::Tensor parameter;
+    Tensor parameter;
     bool has_gradients;
   };
 

@@ -19,13 +19,13 @@ namespace muster {
 namespace {
 
 // Generators are shared by all threads of the process, hence the lock.
-at::Tensor state_of(c10::Device device) {
+Tensor state_of(c10::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
   return generator.get_state();
 }
 
-void set_state(c10::Device device, const at::Tensor& state) {
+void set_state(c10::Device device, const Tensor& state) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state);
@@ -34,23 +34,22 @@ void set_state(c10::Device device, const at::Tensor& state) {
 // The same memory as its input, of which autograd is no leaf: a layer may write into it, as into
 // the output of the layer before it in one process.
 struct Writable : torch::autograd::Function<Writable> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& input) {
     return input.detach();
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
+  static Tensors backward(torch::autograd::AutogradContext*, Tensors gradients) {
     return gradients;
   }
 };
 
 // Any stage may begin with a layer that writes into its input. The first stage's is the caller's
 // batch.
-at::Tensor layer_input(const at::Tensor& input) {
+Tensor layer_input(const Tensor& input) {
   return input.requires_grad() ? Writable::apply(input) : input.clone();
 }
 
 // A frozen first stage has no graph, and no gradients to find.
-bool has_backward(const at::Tensor& output, const at::Tensor& input) {
+bool has_backward(const Tensor& output, const Tensor& input) {
   if (output.requires_grad())
     return true;
   if (!input.requires_grad())
@@ -61,7 +60,7 @@ bool has_backward(const at::Tensor& output, const at::Tensor& input) {
 }
 
 // A stage that does not use its input gives it zeros.
-at::Tensor gradient_of(const at::Tensor& input, const at::Tensor& found) {
+Tensor gradient_of(const Tensor& input, const Tensor& found) {
   return input.requires_grad() && !found.defined() ? at::zeros_like(input) : found;
 }
 
@@ -69,8 +68,7 @@ at::Tensor gradient_of(const at::Tensor& input, const at::Tensor& found) {
 
 // Both generators count: a stage on a GPU may still draw on the CPU.
 RandomStates RandomStates::now(c10::Device device) {
-  return {.on_cpu = state_of(at::kCPU),
-          .on_device = device.is_cpu() ? at::Tensor() : state_of(device)};
+  return {.on_cpu = state_of(at::kCPU), .on_device = device.is_cpu() ? Tensor() : state_of(device)};
 }
 
 void RandomStates::restore(c10::Device device) const {
@@ -80,13 +78,13 @@ void RandomStates::restore(c10::Device device) const {
 }
 
 // The output is detached, since its graph stays with the stage.
-at::Tensor StageRunner::forward(int micro_batch,
-                                const at::Tensor& input,
-                                bool takes_gradient,
-                                bool recompute) {
+Tensor StageRunner::forward(int micro_batch,
+                            const Tensor& input,
+                            bool takes_gradient,
+                            bool recompute) {
   Held held{.input = input.detach(), .output = {}, .recompute = recompute};
   held.input.set_requires_grad(takes_gradient);
-  at::Tensor output;
+  Tensor output;
   if (recompute) {
     held.random = RandomStates::now(device_);
     const at::NoGradGuard no_grad;
@@ -115,7 +113,7 @@ void StageRunner::look_at(const Held& held) {
 }
 
 // The micro-batch is no longer held afterwards, also when this throws.
-at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
+Tensor StageRunner::backward(int micro_batch, const Tensor& gradient) {
   Held held = std::move(held_.extract(micro_batch).mapped());
   compute_again(held, micro_batch);
   if (!has_backward(held.output, held.input))
@@ -126,7 +124,7 @@ at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
 }
 
 // The micro-batch stays held until weight_backward() has run.
-at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradient) {
+Tensor StageRunner::input_backward(int micro_batch, const Tensor& gradient) {
   Held& held = held_.at(micro_batch);
   compute_again(held, micro_batch);
   if (!has_backward(held.output, held.input))

@@ -19,27 +19,27 @@ namespace muster {
 struct RandomStates {
   static RandomStates now(c10::Device device);
   void restore(c10::Device device) const;
-  at::Tensor on_cpu, on_device;
+  Tensor on_cpu, on_device;
 };
 
 class StageRunner {
  public:
-  using Compute = std::function<at::Tensor(const at::Tensor& input, int micro_batch)>;
+  using Compute = std::function<Tensor(const Tensor& input, int micro_batch)>;
 
   StageRunner(Compute compute, c10::Device device)
       : compute_(std::move(compute)), device_(device) {}
 
   // With `recompute` it keeps only the input, and recomputes the output before its backward.
-  at::Tensor forward(int micro_batch, const at::Tensor& input, bool takes_gradient, bool recompute);
+  Tensor forward(int micro_batch, const Tensor& input, bool takes_gradient, bool recompute);
 
   // Returns the gradient of the input, undefined if the input needs none; adds weight gradients to
   // grad(). Does nothing for a stage that trains nothing and whose input needs no gradient. Throws:
   // invalid_argument if the input needs a gradient but the output depends neither on it nor on a
   // weight.
-  at::Tensor backward(int micro_batch, const at::Tensor& gradient);
+  Tensor backward(int micro_batch, const Tensor& gradient);
 
   // The same in two parts.
-  at::Tensor input_backward(int micro_batch, const at::Tensor& gradient);
+  Tensor input_backward(int micro_batch, const Tensor& gradient);
   void weight_backward(int micro_batch);
 
   // Adds the leaves of each backward to `leaves`, but for its input; nullptr: to nothing.
@@ -49,7 +49,7 @@ class StageRunner {
 
  private:
   struct Held {
-    at::Tensor input, output;
+    Tensor input, output;
     bool recompute = false;
     RandomStates random = {};
     WeightBackward left = {};

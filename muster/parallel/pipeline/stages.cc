@@ -36,7 +36,7 @@ namespace {
 
 int64_t parameter_bytes_of(const torch::nn::Module& module) {
   return sum_of<int64_t>(module.parameters(),
-                         [&](const at::Tensor& parameter) { return bytes_of_tensor(parameter); });
+                         [&](const Tensor& parameter) { return bytes_of_tensor(parameter); });
 }
 
 // A GPU works on after its calls have returned, so it is waited for before the clock is read.
@@ -46,9 +46,9 @@ void wait_for_device(c10::Device device) {
 }
 
 // The error names the child, which LibTorch's own may not.
-at::Tensor forward_of(torch::nn::AnyModule& child, const std::string& name, const at::Tensor& x) {
+Tensor forward_of(torch::nn::AnyModule& child, const std::string& name, const Tensor& x) {
   try {
-    return child.forward<at::Tensor>(x);
+    return child.forward<Tensor>(x);
   } catch (const std::exception& error) {
     const std::string text = error.what();
     refuse_cut(cat("children that take a tensor and give one, got an error from '",
@@ -64,10 +64,10 @@ class StateBefore : NoCopy {
  public:
   explicit StateBefore(const torch::nn::Module& module)
       : parameters_(module.parameters()), buffers_(module.buffers()) {
-    gradients_ = mapped(parameters_, [&](at::Tensor& parameter) {
+    gradients_ = mapped(parameters_, [&](Tensor& parameter) {
       return std::exchange(parameter.mutable_grad(), {});
     });
-    values_ = mapped(buffers_, [&](const at::Tensor& buffer) { return buffer.clone(); });
+    values_ = mapped(buffers_, [&](const Tensor& buffer) { return buffer.clone(); });
   }
   ~StateBefore() {
     const at::NoGradGuard no_grad;
@@ -82,20 +82,17 @@ class StateBefore : NoCopy {
 };
 
 // `x` becomes the layer's output, which is the input of the next one.
-LayerCost cost_of(torch::nn::AnyModule& child,
-                  const std::string& name,
-                  at::Tensor& x,
-                  int repeats) {
+LayerCost cost_of(torch::nn::AnyModule& child, const std::string& name, Tensor& x, int repeats) {
   const StateBefore before(*child.ptr());
   LayerCost cost{.name = name,
                  .seconds = std::numeric_limits<double>::infinity(),
                  .parameter_bytes = parameter_bytes_of(*child.ptr())};
-  at::Tensor output;
+  Tensor output;
   for (int i = 0; i < std::max(repeats, 1); ++i) {
-    const at::Tensor input = x.detach();
+    const Tensor input = x.detach();
     if (input.is_floating_point())
       input.set_requires_grad(true);
-    const at::Tensor written = input.clone();  // a layer may write into what it gets
+    const Tensor written = input.clone();  // a layer may write into what it gets
     wait_for_device(x.device());
     const auto start = Clock::now();
     output = forward_of(child, name, written);
@@ -174,7 +171,7 @@ size_t end_of(const StageCut& cut, size_t stage, size_t layers) {
 void note_shared_parameters(const std::vector<std::shared_ptr<CutStage>>& stages) {
   SharedParameters users;
   for (int stage = 0; stage < std::ssize(stages); ++stage) {
-    for (const at::Tensor& parameter : distinct_parameters(*stages[stage])) {
+    for (const Tensor& parameter : distinct_parameters(*stages[stage])) {
       const c10::weak_intrusive_ptr<c10::TensorImpl> weak(parameter.getIntrusivePtr());
       const auto user = users.try_emplace(parameter.unsafeGetTensorImpl(), StagesOfParameter{weak});
       user.first->second.stages.push_back(stage);
@@ -189,14 +186,14 @@ void note_shared_parameters(const std::vector<std::shared_ptr<CutStage>>& stages
 
 // It runs on this rank alone, and takes gradients even under NoGradGuard.
 std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
-                                     const at::Tensor& sample,
+                                     const Tensor& sample,
                                      int repeats) {
   if (model->is_empty())
     refuse_cut("a model with layers, got an empty one; put layers in");
   const at::AutoGradMode with_gradients(true);
   const auto names = model->named_children().keys();
   std::vector<LayerCost> costs;
-  at::Tensor x = sample;
+  Tensor x = sample;
   for (auto& child : *model) {
     const std::string& name = names[costs.size()];
     costs.push_back(cost_of(child, name, x, repeats));
@@ -206,7 +203,7 @@ std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
 
 // All ranks call it together, so that all cut the model in the same place.
 std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
-  at::Tensor seconds = at::empty({std::ssize(costs)}, at::kDouble);
+  Tensor seconds = at::empty({std::ssize(costs)}, at::kDouble);
   for (int64_t i = 0; i < std::ssize(costs); ++i)
     seconds[i] = costs[i].seconds;
   group.all_reduce(seconds, ReduceOp::avg);
@@ -333,7 +330,7 @@ StagesImpl::StagesImpl(torch::nn::Sequential model,
   }
 }
 
-at::Tensor StagesImpl::forward(at::Tensor x) {
+Tensor StagesImpl::forward(Tensor x) {
   for (size_t i = 0; i < stages_.size(); ++i)
     // The host need not wait for copies to a GPU.
     x = stages_[i]->forward(x.to(devices_[i], /*non_blocking=*/devices_[i].is_cuda()));

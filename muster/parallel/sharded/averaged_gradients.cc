@@ -27,11 +27,11 @@ int compared_steps(const ProcessGroup& group) {
 }
 
 // Shapes: [1, parameters, 3]. Parameters without a gradient have no sample.
-at::Tensor gradient_samples(const Tensors& parameters) {
-  const at::Tensor samples = at::empty({1, std::ssize(parameters), 3}, at::kDouble);
+Tensor gradient_samples(const Tensors& parameters) {
+  const Tensor samples = at::empty({1, std::ssize(parameters), 3}, at::kDouble);
   auto* to = samples.mutable_data_ptr<double>();
   const auto gradients =
-      mapped(parameters, [](const at::Tensor& parameter) { return parameter.grad(); });
+      mapped(parameters, [](const Tensor& parameter) { return parameter.grad(); });
   for (const ValueSample& sample : awaited_samples_of(gradients)) {
     *to++ = sample.sum;
     *to++ = sample.size;
@@ -40,12 +40,12 @@ at::Tensor gradient_samples(const Tensors& parameters) {
   return samples;
 }
 
-ValueSample gradient_sample_at(const at::Tensor& samples, int64_t rank, int64_t parameter) {
+ValueSample gradient_sample_at(const Tensor& samples, int64_t rank, int64_t parameter) {
   const double* const from = samples[rank][parameter].const_data_ptr<double>();
   return {.sum = from[0], .size = from[1], .tolerance = from[2]};
 }
 
-[[noreturn]] void refuse_unlike_gradients(const at::Tensor& parameter,
+[[noreturn]] void refuse_unlike_gradients(const Tensor& parameter,
                                           int first,
                                           int other,
                                           const ProcessGroup& group) {
@@ -64,8 +64,8 @@ ValueSample gradient_sample_at(const at::Tensor& samples, int64_t rank, int64_t 
 }
 
 // The first rank that has a gradient is the one that the others are compared with.
-void require_alike(const at::Tensor& parameter,
-                   const at::Tensor& samples,
+void require_alike(const Tensor& parameter,
+                   const Tensor& samples,
                    int64_t index,
                    const ProcessGroup& group) {
   int first = 0;
@@ -85,10 +85,10 @@ void AveragedGradients::require(const Tensors& parameters, ProcessGroup& group) 
   if (group.size() == 1 || compared_ == compared_steps(group))
     return;
   const at::NoGradGuard no_grad;
-  const at::Tensor mine = gradient_samples(parameters).to(group.device());
-  const at::Tensor gathered = mine.new_empty({group.size(), mine.size(1), 3});
+  const Tensor mine = gradient_samples(parameters).to(group.device());
+  const Tensor gathered = mine.new_empty({group.size(), mine.size(1), 3});
   group.all_gather(gathered, mine);
-  const at::Tensor samples = gathered.cpu();
+  const Tensor samples = gathered.cpu();
   for (int64_t i = 0; i < samples.size(1); ++i)
     require_alike(parameters[i], samples, i, group);
   ++compared_;

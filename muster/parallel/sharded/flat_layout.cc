@@ -25,7 +25,7 @@ namespace {
 
 // The memory of a parameter, or, if that has gaps, its first element.
 struct ParameterMemory {
-  explicit ParameterMemory(const at::Tensor& parameter)
+  explicit ParameterMemory(const Tensor& parameter)
       : begin(static_cast<const std::byte*>(parameter.const_data_ptr())),
         end(begin + (parameter.is_non_overlapping_and_dense() ? parameter.nbytes()
                                                               : parameter.element_size())),
@@ -40,7 +40,7 @@ struct ParameterMemory {
 // memory of its own.
 bool are_tied_by_memory(const Tensors& parameters) {
   const auto filled =
-      filtered(parameters, [](const at::Tensor& parameter) { return parameter.numel() > 0; });
+      filtered(parameters, [](const Tensor& parameter) { return parameter.numel() > 0; });
   std::vector<ParameterMemory> all(filled.begin(), filled.end());
   std::ranges::sort(all, std::less<>(), &ParameterMemory::begin);
   const auto overlap = [](const ParameterMemory& one, const ParameterMemory& next) {
@@ -57,7 +57,7 @@ std::string flat_problem(const std::string& owner,
     return cat(
         owner, ": expected parameters, got none (rank ", group.job_rank(), "); give the model's");
   for (const size_t i : indices_of(parameters)) {
-    const at::Tensor& parameter = parameters[i];
+    const Tensor& parameter = parameters[i];
     const std::string name = cat("parameter ",
                                  i,
                                  ", ",
@@ -123,7 +123,7 @@ std::string wrapped_problem(const std::string& owner,
 // A part has at least one element, so that no collective is empty.
 FlatLayout::FlatLayout(const Tensors& parameters, int ranks_) : ranks(ranks_) {
   int64_t total = 0;
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     shapes.push_back(parameter.sizes().vec());
     offsets.push_back(total);
     counts.push_back(parameter.numel());
@@ -133,7 +133,7 @@ FlatLayout::FlatLayout(const Tensors& parameters, int ranks_) : ranks(ranks_) {
 }
 
 // It returns a view: what is written into it lies in the flat buffer.
-at::Tensor FlatLayout::place(const at::Tensor& flat, size_t parameter) const {
+Tensor FlatLayout::place(const Tensor& flat, size_t parameter) const {
   return flat.narrow(0, offsets[parameter], counts[parameter]).view(shapes[parameter]);
 }
 
@@ -163,7 +163,7 @@ void agree_on_parameters(const std::string& owner,
   if (wrong.empty())
     wrong = flat_problem(owner, parameters, group);
   std::string trained;
-  for (const at::Tensor& parameter : parameters)
+  for (const Tensor& parameter : parameters)
     trained += parameter.requires_grad() ? '1' : '0';
   terms.push_back({.name = "trained parameters", .value = trained});
   // Parameters that this rank refuses may have no memory to hash.
@@ -175,7 +175,7 @@ void agree_on_parameters(const std::string& owner,
 }
 
 // Whether a parameter is exactly that view: someone may have given it other memory since.
-bool lies_at(const at::Tensor& parameter, const at::Tensor& place) {
+bool lies_at(const Tensor& parameter, const Tensor& place) {
   return parameter.storage().unsafeGetStorageImpl() == place.storage().unsafeGetStorageImpl() &&
          parameter.storage_offset() == place.storage_offset() &&
          parameter.sizes() == place.sizes() && parameter.strides() == place.strides() &&
@@ -184,12 +184,12 @@ bool lies_at(const at::Tensor& parameter, const at::Tensor& place) {
 
 // Values may lie in other memory, but shape and device must be those of the layout.
 void require_same_place(const std::string& owner,
-                        const at::Tensor& parameter,
-                        const at::Tensor& place,
+                        const Tensor& parameter,
+                        const Tensor& place,
                         const ProcessGroup& group) {
   if (parameter.sizes() == place.sizes() && parameter.device() == place.device())
     return;
-  const auto kind_of = [](const at::Tensor& tensor) {
+  const auto kind_of = [](const Tensor& tensor) {
     return cat(c10::toString(tensor.scalar_type()),
                " [",
                sizes_text(tensor),
@@ -209,11 +209,11 @@ void require_same_place(const std::string& owner,
 
 // The parameters are views of the buffer afterwards. The padding is zero, so it has the same bits
 // on all ranks.
-void flatten_parameters(const FlatLayout& layout, const at::Tensor& flat, Tensors& parameters) {
+void flatten_parameters(const FlatLayout& layout, const Tensor& flat, Tensors& parameters) {
   const at::NoGradGuard no_grad;
   int64_t used = 0;
   for (const size_t i : indices_of(parameters)) {
-    const at::Tensor place = layout.place(flat, i);
+    const Tensor place = layout.place(flat, i);
     place.copy_(parameters[i]);
     parameters[i].set_data(place);
     used += layout.counts[i];

@@ -30,7 +30,7 @@ struct FlatLayout {
   int64_t length() const { return part * ranks; }  // including the padding at the end
   // A view of a parameter's place in a flat tensor of `length()` elements, in the parameter's
   // shape.
-  at::Tensor place(const at::Tensor& flat, size_t parameter) const;
+  Tensor place(const Tensor& flat, size_t parameter) const;
   std::vector<FlatPiece> pieces(int rank) const;
 
   std::vector<std::vector<int64_t>> shapes;
@@ -57,14 +57,14 @@ void agree_on_parameters(const std::string& owner,
 
 // Whether a parameter still has the memory of `place`; torch::load and vector_to_parameters give it
 // new memory.
-bool lies_at(const at::Tensor& parameter, const at::Tensor& place);
+bool lies_at(const Tensor& parameter, const Tensor& place);
 // Throws: failed_precondition if such memory has another shape or device than the place.
 void require_same_place(const std::string& owner,
-                        const at::Tensor& parameter,
-                        const at::Tensor& place,
+                        const Tensor& parameter,
+                        const Tensor& place,
                         const ProcessGroup& group);
 
 // Moves the parameters into `flat`, which has the layout's length; they become views of it.
-void flatten_parameters(const FlatLayout& layout, const at::Tensor& flat, Tensors& parameters);
+void flatten_parameters(const FlatLayout& layout, const Tensor& flat, Tensors& parameters);
 
 }  // namespace muster

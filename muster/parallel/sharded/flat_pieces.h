@@ -19,7 +19,7 @@ class ParameterNames {
  public:
   explicit ParameterNames(const torch::nn::Module& model);
   // Throws: invalid_argument, in the name of `owner`, for a parameter that is not the model's.
-  const std::vector<std::string>& of(const std::string& owner, const at::Tensor& parameter) const;
+  const std::vector<std::string>& of(const std::string& owner, const Tensor& parameter) const;
 
  private:
   std::map<const c10::TensorImpl*, std::vector<std::string>> names_;

@@ -73,9 +73,9 @@ FullySharded::FullySharded(ProcessGroup group, const FullyShardedOptions& option
 // All ranks add their modules in one order, inner ones first.
 std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   detail::FullyShardedModuleView view = detail::view_of_module(*set_, module);
-  const std::vector<at::Tensor>& parameters = view.parameters;
+  const Tensors& parameters = view.parameters;
   std::string wrong = view.wrong;
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     if (parameter.scalar_type() != parameters[0].scalar_type()) {
       wrong = cat("fully sharded: expected parameters of one type in a module, got ",
                   c10::toString(parameters[0].scalar_type()),
@@ -117,7 +117,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   auto& units = only_calls ? set_->without_parameters : set_->units;
   units.push_back(std::make_shared<FullyShardedUnit>(set_, std::ssize(units), std::move(view)));
   FullyShardedUnit& unit = *units.back();
-  for (const at::Tensor& parameter : unit.parameters)
+  for (const Tensor& parameter : unit.parameters)
     set_->owners.emplace(parameter.unsafeGetTensorImpl(), &unit);
   optim::record_parts(unit.tensors);
   optim::mark_divided_gradients(unit.tensors);
@@ -131,8 +131,8 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
 }
 
 // Frozen parameters are left out, since an optimizer has nothing to step.
-std::vector<at::Tensor> FullySharded::parameters() const {
-  std::vector<at::Tensor> all;
+Tensors FullySharded::parameters() const {
+  Tensors all;
   for (const auto& unit : set_->units) {
     for (size_t i = 0; i < unit->pieces.size(); ++i)
       if (unit->parameters[unit->pieces[i].parameter].requires_grad())
@@ -144,7 +144,7 @@ std::vector<at::Tensor> FullySharded::parameters() const {
 namespace {
 
 // This rank's parts of a parameter.
-std::vector<at::Tensor> parts_of(const FullyShardedSet& set, const at::Tensor& parameter) {
+Tensors parts_of(const FullyShardedSet& set, const Tensor& parameter) {
   const auto owner = set.owners.find(parameter.unsafeGetTensorImpl());
   if (owner == set.owners.end()) {
     throw invalid_argument(
@@ -156,7 +156,7 @@ std::vector<at::Tensor> parts_of(const FullyShardedSet& set, const at::Tensor& p
         "); wrap the module that it is in first");
   }
   const FullyShardedUnit& unit = *owner->second;
-  std::vector<at::Tensor> parts;
+  Tensors parts;
   for (const size_t i : indices_of(unit.pieces))
     if (unit.parameters[unit.pieces[i].parameter].is_same(parameter))
       parts.push_back(unit.tensors[i]);
@@ -172,8 +172,8 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
   optim::keep_each_once("fully sharded", distinct, cat(" (rank ", set_->group.job_rank(), ")"));
   std::vector<OptimizerParamGroup> divided;
   for (const OptimizerParamGroup& group : distinct) {
-    std::vector<at::Tensor> parts;
-    for (const at::Tensor& parameter : group.params())
+    Tensors parts;
+    for (const Tensor& parameter : group.params())
       std::ranges::move(parts_of(*set_, parameter), std::back_inserter(parts));
     if (group.has_options()) {
       divided.emplace_back(std::move(parts), group.options().clone());
@@ -185,7 +185,7 @@ std::vector<OptimizerParamGroup> FullySharded::parameters(
 }
 
 // All ranks call it together. Gradients that the program has cleared must not count.
-at::Tensor FullySharded::clip_grad_norm(double max_norm) {
+Tensor FullySharded::clip_grad_norm(double max_norm) {
   for (const auto& unit : set_->units) {
     require_whole_layers(unit->parameters, set_->group);
     unit->clear_parts();

@@ -91,7 +91,7 @@ std::string assigned_apart(const FullyShardedSet& set, const FullyShardedModuleV
       return tied_apart(member.name, set.group);
   }
   for (const AssignedMember& member : set.assigned) {
-    const auto is_it = [&](const at::Tensor& parameter) {
+    const auto is_it = [&](const Tensor& parameter) {
       return parameter.is_same(member.tensor);
     };
     const auto parameter = std::ranges::find_if(view.parameters, is_it);
@@ -103,9 +103,9 @@ std::string assigned_apart(const FullyShardedSet& set, const FullyShardedModuleV
 
 }  // namespace
 
-std::vector<LeftMemory> memory_of_parameters(const std::vector<at::Tensor>& parameters) {
+std::vector<LeftMemory> memory_of_parameters(const Tensors& parameters) {
   std::vector<LeftMemory> memory;
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     const int64_t begin = parameter.storage_offset();
     const int64_t length =
         parameter.is_non_overlapping_and_dense() ? parameter.numel() : int64_t{1};
@@ -118,7 +118,7 @@ std::vector<LeftMemory> memory_of_parameters(const std::vector<at::Tensor>& para
 }
 
 // Only a storage that somebody still has can be the parameter's.
-bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& left) {
+bool lies_in_left(const Tensor& parameter, const std::vector<LeftMemory>& left) {
   const LeftMemory mine = memory_of_parameters({parameter})[0];
   return std::ranges::any_of(left, [&](const LeftMemory& other) {
     return !other.storage.expired() && other.storage == mine.storage && mine.begin < other.end &&
@@ -186,7 +186,7 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
   const at::NoGradGuard no_grad;
   const FullyShardedOptions& options = set_->options;
   was_trained =
-      mapped(parameters, [&](const at::Tensor& parameter) { return parameter.requires_grad(); });
+      mapped(parameters, [&](const Tensor& parameter) { return parameter.requires_grad(); });
   trained = std::ranges::count(was_trained, true);
   whole = at::empty({layout.length()}, parameters[0].options().requires_grad(false));
   flatten_parameters(layout, whole, parameters);
@@ -420,12 +420,12 @@ void FullyShardedUnit::watch_backward(const std::vector<ForwardOutput>& outputs,
                                       uint64_t first_node) {
   const std::weak_ptr<FullyShardedUnit> weak = weak_from_this();
   const auto use = std::make_shared<FullyShardedUse>();
-  std::vector<at::Tensor> watched;
+  Tensors watched;
   for (const ForwardOutput& output : outputs) {
     if (!output.tensor.grad_fn())
       continue;
     watched.push_back(output.tensor);
-    output.tensor.register_hook([weak, use](const at::Tensor&) {
+    output.tensor.register_hook([weak, use](const Tensor&) {
       if (const auto unit = weak.lock())
         unit->on_output(*use);
     });
@@ -482,7 +482,7 @@ void FullyShardedUnit::before_backward() {
 // autograd::grad, and a backward of some inputs, add to none or not to all.
 size_t FullyShardedUnit::gradients_of_graph() const {
   const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
-  const auto is_added_to = [&](const at::Tensor& parameter) {
+  const auto is_added_to = [&](const Tensor& parameter) {
     if (!parameter.requires_grad())
       return false;
     if (nodes == nullptr || nodes->empty())
@@ -545,7 +545,7 @@ void FullyShardedUnit::guard_parts() {
 
 // Frozen parameters get no gradient, and so no hook.
 void FullyShardedUnit::hang_hooks() {
-  const auto is_trained = [](const at::Tensor& parameter) {
+  const auto is_trained = [](const Tensor& parameter) {
     return parameter.requires_grad();
   };
   const std::vector<size_t> places = filtered_indices<size_t>(
@@ -593,7 +593,7 @@ void FullyShardedUnit::take_parts() {
 // take_replaced() refuses them.
 void FullyShardedUnit::divide_whole() {
   for (const size_t i : indices_of(parameters)) {
-    const at::Tensor place = layout.place(whole, i);
+    const Tensor place = layout.place(whole, i);
     if (parameters[i].sizes() != place.sizes())
       continue;
     if (!lies_at(parameters[i], place))
@@ -631,7 +631,7 @@ void FullyShardedUnit::take_replaced() {
 
 // torch::load takes a file's bytes for values of the parameter's type, whatever theirs is.
 void FullyShardedUnit::require_same_type(size_t parameter) const {
-  const at::Tensor& loaded = parameters[parameter];
+  const Tensor& loaded = parameters[parameter];
   const size_t bytes_of_parts = loaded.numel() * part.element_size();
   if (loaded.scalar_type() == part.scalar_type() || loaded.storage_offset() != 0 ||
       loaded.storage().nbytes() != bytes_of_parts)
@@ -648,12 +648,12 @@ void FullyShardedUnit::require_same_type(size_t parameter) const {
 }
 
 // New values must be every rank's. Where they are not, what is gathered next is nobody's.
-void FullyShardedUnit::expect_gathered(size_t parameter, const at::Tensor& values) {
+void FullyShardedUnit::expect_gathered(size_t parameter, const Tensor& values) {
   expected[parameter] = hash_of_bits(values.detach().to(flat.scalar_type()));
 }
 
 // Says nothing of parts that have changed since, as by a step.
-void FullyShardedUnit::require_expected(const at::Tensor& gathered) {
+void FullyShardedUnit::require_expected(const Tensor& gathered) {
   const auto hashes = std::exchange(expected, {});
   if (hashes.empty() || pieces.empty() || hash_of_bits(part) != expected_part)
     return;

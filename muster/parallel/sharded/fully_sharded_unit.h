@@ -80,7 +80,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
 // The places of parameters before they get memory of their own, and whether a parameter lies in
 // one.
 std::vector<LeftMemory> memory_of_parameters(const Tensors& parameters);
-bool lies_in_left(const at::Tensor& parameter, const std::vector<LeftMemory>& left);
+bool lies_in_left(const Tensor& parameter, const std::vector<LeftMemory>& left);
 
 // What wrap() finds in a module: the parameters that were not already wrapped with an inner module.
 struct FullyShardedModuleView {
@@ -136,8 +136,8 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   void take_parts();
   void take_replaced();
   void require_same_type(size_t parameter) const;
-  void expect_gathered(size_t parameter, const at::Tensor& values);
-  void require_expected(const at::Tensor& gathered);
+  void expect_gathered(size_t parameter, const Tensor& values);
+  void require_expected(const Tensor& gathered);
   bool holds_whole_gradients() const;
 
   std::weak_ptr<FullyShardedSet> owner;
@@ -149,15 +149,15 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::weak_ptr<const torch::nn::Module> module;  // the wrapped one, if it is shared
   std::vector<bool> was_trained;                  // at construction
   FlatLayout layout;
-  at::Tensor flat;  // all parameters; has memory only while they are gathered
-  Tensors places;   // the parameters' views of it, made while it had memory
-  at::Tensor part;  // this rank's part, always present
+  Tensor flat;     // all parameters; has memory only while they are gathered
+  Tensors places;  // the parameters' views of it, made while it had memory
+  Tensor part;     // this rank's part, always present
   std::vector<FlatPiece> pieces;
   Tensors tensors;  // the pieces, in the part's memory: the optimizer's parameters
   std::unique_ptr<ScatteredGradients> gradients;
   std::unique_ptr<GradientStandIns> stand_ins;    // of the parameters
   std::unique_ptr<UnreducedGradients> unreduced;  // in the tensors
-  at::Tensor whole;                               // of whole_parameters()
+  Tensor whole;                                   // of whole_parameters()
   std::vector<int64_t> versions;                  // of the parameters when they became whole
   std::map<size_t, int64_t> expected;  // hashes of parameters that got new values, by their places
   int64_t expected_part = 0;           // that of the part with them

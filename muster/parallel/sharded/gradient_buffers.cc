@@ -14,17 +14,17 @@ namespace {
 
 constexpr size_t kKept = 2;
 
-bool is_free(const at::Tensor& kept) {
+bool is_free(const Tensor& kept) {
   return kept.storage().use_count() == 1;
 }
 
 }  // namespace
 
-at::Tensor GradientBuffers::take(int64_t length, const at::TensorOptions& options) {
+Tensor GradientBuffers::take(int64_t length, const at::TensorOptions& options) {
   if (!has_shared_memory(group_, options))
     return at::empty({length}, options);
   const std::lock_guard lock(mutex_);
-  const auto fits = [&](const at::Tensor& kept) {
+  const auto fits = [&](const Tensor& kept) {
     return is_free(kept) && kept.dtype() == options.dtype() && kept.numel() >= length;
   };
   const auto found = std::ranges::find_if(kept_, fits);

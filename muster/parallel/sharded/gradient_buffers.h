@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -19,12 +20,12 @@ class GradientBuffers {
 
   // One dimension of that length, with any values. It is free again when the last tensor over its
   // memory goes. From any thread.
-  at::Tensor take(int64_t length, const at::TensorOptions& options);
+  Tensor take(int64_t length, const at::TensorOptions& options);
 
  private:
   ProcessGroup group_;
   std::mutex mutex_;
-  std::vector<at::Tensor> kept_;  // some are in use
+  Tensors kept_;  // some are in use
 };
 
 }  // namespace muster

@@ -14,15 +14,15 @@
 namespace muster {
 
 // An empty storage under a shape: sizes and types may be asked for, values may not.
-at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& error) {
+Tensor tensor_without_memory(const Tensor& like, const std::string& error) {
   const at::NoGradGuard no_grad;
-  const at::Tensor tensor = at::empty({0}, like.options().requires_grad(false));
+  const Tensor tensor = at::empty({0}, like.options().requires_grad(false));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
   refuse_reads_for_good(*tensor.storage().unsafeGetStorageImpl(), error);
   return tensor;
 }
 
-bool has_storage_of(const at::Tensor& gradient, const at::Tensor& stand_in) {
+bool has_storage_of(const Tensor& gradient, const Tensor& stand_in) {
   return gradient.defined() && gradient.has_storage() &&
          gradient.storage().unsafeGetStorageImpl() == stand_in.storage().unsafeGetStorageImpl();
 }
@@ -31,11 +31,11 @@ bool has_storage_of(const at::Tensor& gradient, const at::Tensor& stand_in) {
 GradientStandIns::GradientStandIns(Tensors parameters,
                                    const std::string& error,
                                    const std::function<void()>& on_backward) {
-  for (at::Tensor& parameter : parameters) {
+  for (Tensor& parameter : parameters) {
     Place& place = places_.emplace_back();
     place.stand_in = tensor_without_memory(parameter, error);
     if (parameter.requires_grad())
-      place.hook = parameter.register_hook([on_backward](const at::Tensor&) { on_backward(); });
+      place.hook = parameter.register_hook([on_backward](const Tensor&) { on_backward(); });
     place.parameter = std::move(parameter);
   }
 }

@@ -12,20 +12,21 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
 // It has the shape and type of `like`; a read throws `error`.
-at::Tensor tensor_without_memory(const at::Tensor& like, const std::string& error);
+Tensor tensor_without_memory(const Tensor& like, const std::string& error);
 // Whether the gradient is that stand-in. Module::zero_grad() detaches a gradient before it clears
 // it: another tensor with the same storage.
-bool has_storage_of(const at::Tensor& gradient, const at::Tensor& stand_in);
+bool has_storage_of(const Tensor& gradient, const Tensor& stand_in);
 
 class GradientStandIns : NoCopy {
  public:
   // `error`: what reading says. `on_backward` is called, in one of autograd's threads, before a
   // backward adds to the gradient of any of the parameters that are trained now.
-  GradientStandIns(std::vector<at::Tensor> parameters,
+  GradientStandIns(Tensors parameters,
                    const std::string& error,
                    const std::function<void()>& on_backward);
   ~GradientStandIns();
@@ -46,8 +47,8 @@ class GradientStandIns : NoCopy {
 
  private:
   struct Place {
-    at::Tensor parameter;
-    at::Tensor stand_in;
+    Tensor parameter;
+    Tensor stand_in;
     bool stands = false;           // for a gradient
     bool put = false;              // it is in .grad()
     std::optional<unsigned> hook;  // of `on_backward`

@@ -41,7 +41,7 @@ size_t watch_graph_exits(const Tensors& outputs,
       found.push_back(node);
     return true;
   };
-  for (const at::Tensor& output : outputs)
+  for (const Tensor& output : outputs)
     visit(output.grad_fn().get());
   size_t exits = 0;
   for (const size_t i : indices_of(found)) {

@@ -34,7 +34,7 @@ using torch::optim::OptimizerParamState;
 struct PartFields {
   std::unique_ptr<OptimizerParamState> own;  // where it was made here
   int64_t* step = nullptr;                   // null: the kind has none
-  std::vector<at::Tensor*> tensors;
+  std::vector<Tensor*> tensors;
 };
 
 // part_fields() has looked at the optimizer's kind, so a given state is of this type.
@@ -111,7 +111,7 @@ void part_check_kinds(Optimizer& part, Optimizer& whole) {
 }
 
 // It returns null where the optimizer has no state of the tensor yet.
-OptimizerParamState* part_found(Optimizer& optimizer, const at::Tensor& tensor) {
+OptimizerParamState* part_found(Optimizer& optimizer, const Tensor& tensor) {
   const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
   return found == optimizer.state().end() ? nullptr : found->second.get();
 }
@@ -180,16 +180,16 @@ void part_gather_field(const OptimizerParts& parts,
                        Optimizer& part,
                        Optimizer& whole,
                        ProcessGroup& group) {
-  const at::Tensor own = at::zeros({parts.layout.part}, parts.options);
+  const Tensor own = at::zeros({parts.layout.part}, parts.options);
   for (const size_t i : indices_of(parts.pieces)) {
     OptimizerParamState* const state = part_found(part, parts.tensors[i]);
     if (state == nullptr)
       continue;
-    const at::Tensor& value = *part_fields(part, state).tensors[field];
+    const Tensor& value = *part_fields(part, state).tensors[field];
     if (value.defined())
       own.narrow(0, parts.pieces[i].at, parts.pieces[i].length).copy_(value);
   }
-  const at::Tensor all = at::empty({parts.layout.length()}, own.options());
+  const Tensor all = at::empty({parts.layout.length()}, own.options());
   group.all_gather(all, own);
   for (const size_t i : indices_of(entries)) {
     if ((entries[i].tensors >> field & 1U) == 0)

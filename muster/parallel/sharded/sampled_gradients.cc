@@ -9,7 +9,7 @@
 
 namespace muster {
 
-void SampledGradients::start(const at::Tensor& gradient) {
+void SampledGradients::start(const Tensor& gradient) {
   if (group_.size() == 1 || !gradient.is_cpu() || started_ == SameSamples::judged_backwards)
     return;
   ++started_;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/same_samples.h"
 
@@ -18,7 +19,7 @@ class SampledGradients {
   explicit SampledGradients(ProcessGroup group) : group_(std::move(group)) {}
 
   // Collective: yes, in the first reductions. Blocking: no.
-  void start(const at::Tensor& gradient);
+  void start(const Tensor& gradient);
   // Returns two ranks of one gradient, once. Throws: as Work::wait.
   std::optional<Twins> finish();
   void drop();
@@ -27,7 +28,7 @@ class SampledGradients {
   ProcessGroup group_;
   SameSamples same_samples_;
   int started_ = 0;  // it counts alike on all ranks, also where a backward fails
-  at::Tensor all_;
+  Tensor all_;
   std::optional<Work> work_;
 };
 

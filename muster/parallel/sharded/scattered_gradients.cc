@@ -23,7 +23,7 @@
 namespace muster {
 
 // The factor makes a sum over the group and its replicas a mean over both.
-ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
+ScatteredGradients::ScatteredGradients(Tensors parameters,
                                        FlatLayout layout,
                                        ProcessGroup group,
                                        std::shared_ptr<GradientBuffers> buffers,
@@ -40,17 +40,17 @@ ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters,
       kept_(parameters_.size()),
       sampled_(group_) {
   wanted_ = std::ranges::count_if(
-      parameters_, [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+      parameters_, [](const Tensor& parameter) { return parameter.requires_grad(); });
 }
 
-at::Tensor ScatteredGradients::new_flat() {
+Tensor ScatteredGradients::new_flat() {
   return buffers_->take(layout_.length(),
                         parameters_[0].options().dtype(dtype_).requires_grad(false));
 }
 
 // Moves the gradient into the buffer. The first one makes the buffer.
 void ScatteredGradients::take(size_t parameter) {
-  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  Tensor& gradient = parameters_[parameter].mutable_grad();
   const bool is_sparse = gradient.defined() && gradient.layout() != at::kStrided;
   if (has_[parameter] || is_sparse) {
     throw failed_precondition(
@@ -69,7 +69,7 @@ void ScatteredGradients::take(size_t parameter) {
     const int64_t used = layout_.offsets.back() + layout_.counts.back();
     flat_.narrow(0, used, layout_.length() - used).zero_();
   }
-  at::Tensor place = layout_.place(flat_, parameter);
+  Tensor place = layout_.place(flat_, parameter);
   if (!gradient.defined()) {
     place.zero_();
   } else if (gradient.scalar_type() == dtype_) {
@@ -86,11 +86,11 @@ void ScatteredGradients::take(size_t parameter) {
 
 // It returns whether it took the gradient away; one that has the type already stays.
 bool ScatteredGradients::keep(size_t parameter) {
-  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  Tensor& gradient = parameters_[parameter].mutable_grad();
   if (gradient.scalar_type() == dtype_ || gradient.layout() != at::kStrided)
     return false;
   const at::NoGradGuard no_grad;
-  at::Tensor& kept = kept_[parameter];
+  Tensor& kept = kept_[parameter];
   if (kept.defined()) {
     kept.add_(gradient);
   } else {
@@ -108,7 +108,7 @@ void ScatteredGradients::forget(size_t parameter) {
 void ScatteredGradients::drop_of_frozen() {
   std::vector<std::string> dropped;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& gradient = parameters_[i].mutable_grad();
+    Tensor& gradient = parameters_[i].mutable_grad();
     if (has_[i] || parameters_[i].requires_grad() || (!gradient.defined() && !keeps(i)))
       continue;
     gradient.reset();
@@ -150,9 +150,9 @@ void ScatteredGradients::start() {
 }
 
 // Everything is dropped before the replicas are asked, so an error there leaves nothing behind.
-at::Tensor ScatteredGradients::finish() {
+Tensor ScatteredGradients::finish() {
   Work work = *work_;
-  at::Tensor part = part_;
+  Tensor part = part_;
   work.wait();
   use_on_this_stream({part});
   twins_ = sampled_.finish();
@@ -177,18 +177,18 @@ int64_t ScatteredGradients::bytes() const {
 }
 
 // Gradients add up over backwards until the program clears them.
-void add_to_pieces(const at::Tensor& part,
+void add_to_pieces(const Tensor& part,
                    const std::vector<FlatPiece>& pieces,
-                   const std::vector<at::Tensor>& parameters,
-                   std::vector<at::Tensor>& tensors) {
+                   const Tensors& parameters,
+                   Tensors& tensors) {
   const at::NoGradGuard no_grad;
   for (const size_t i : indices_of(pieces)) {
     if (!parameters[pieces[i].parameter].requires_grad())
       continue;
-    const at::Tensor place = part.narrow(0, pieces[i].at, pieces[i].length);
+    const Tensor place = part.narrow(0, pieces[i].at, pieces[i].length);
     // No view: zero_grad() throws on views.
-    const at::Tensor mean = place.to(tensors[i].scalar_type()).variable_data();
-    at::Tensor& gradient = tensors[i].mutable_grad();
+    const Tensor mean = place.to(tensors[i].scalar_type()).variable_data();
+    Tensor& gradient = tensors[i].mutable_grad();
     if (gradient.defined()) {
       gradient.add_(mean);
     } else {
@@ -198,16 +198,16 @@ void add_to_pieces(const at::Tensor& part,
 }
 
 // A hook's stream may have made them. Autograd has let this one wait for it.
-void give_gradients_to_this_stream(const std::vector<at::Tensor>& tensors) {
-  use_on_this_stream(mapped(tensors, [](const at::Tensor& tensor) { return tensor.grad(); }));
+void give_gradients_to_this_stream(const Tensors& tensors) {
+  use_on_this_stream(mapped(tensors, [](const Tensor& tensor) { return tensor.grad(); }));
 }
 
 // Every element is on one rank, so the sum of the ranks' squares is that of the whole.
-at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group) {
+Tensor sharded_grad_norm(const Tensors& tensors, ProcessGroup& group) {
   const at::NoGradGuard no_grad;
-  at::Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kDouble));
-  for (const at::Tensor& tensor : tensors) {
-    const at::Tensor& gradient = tensor.grad();
+  Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kDouble));
+  for (const Tensor& tensor : tensors) {
+    const Tensor& gradient = tensor.grad();
     if (!gradient.defined())
       continue;
     const at::ScalarType type = c10::promoteTypes(at::kFloat, gradient.scalar_type());
@@ -218,7 +218,7 @@ at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGrou
 }
 
 // The ranks of a divided layer would clip what they have alike by different norms.
-void require_whole_layers(const std::vector<at::Tensor>& parameters, const ProcessGroup& group) {
+void require_whole_layers(const Tensors& parameters, const ProcessGroup& group) {
   const auto divided = std::ranges::find_if(parameters, optim::is_layer_part);
   if (divided == parameters.end())
     return;
@@ -233,9 +233,7 @@ void require_whole_layers(const std::vector<at::Tensor>& parameters, const Proce
 }
 
 // All ranks call it together, and get the norm from before the clipping.
-at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,
-                              double max_norm,
-                              ProcessGroup& group) {
+Tensor clip_sharded_grads(const Tensors& tensors, double max_norm, ProcessGroup& group) {
   if (!(max_norm >= 0)) {
     throw invalid_argument("clip_grad_norm: expected a max_norm of 0 or more, got ",
                            max_norm,
@@ -243,10 +241,10 @@ at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,
                            group.job_rank(),
                            "); 1.0 is a common choice");
   }
-  const at::Tensor norm = sharded_grad_norm(tensors, group);
+  const Tensor norm = sharded_grad_norm(tensors, group);
   const at::NoGradGuard no_grad;
-  const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
-  for (const at::Tensor& tensor : tensors)
+  const Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  for (const Tensor& tensor : tensors)
     if (tensor.grad().defined())
       tensor.mutable_grad().mul_(factor);
   return norm;

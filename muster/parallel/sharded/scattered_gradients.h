@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/ddp/same_samples.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/gradient_buffers.h"
@@ -20,7 +21,7 @@ namespace muster {
 class ScatteredGradients {
  public:
   // `replicas`: ranks of other groups with the same part; the mean includes them.
-  ScatteredGradients(std::vector<at::Tensor> parameters,
+  ScatteredGradients(Tensors parameters,
                      FlatLayout layout,
                      ProcessGroup group,
                      std::shared_ptr<GradientBuffers> buffers,
@@ -50,7 +51,7 @@ class ScatteredGradients {
   // Drops what is frozen alone, where nothing is to be reduced.
   void drop_of_frozen();
   // Returns this rank's part of the mean. Throws: as Work::wait.
-  at::Tensor finish();
+  Tensor finish();
   void drop();  // discards what a failed backward has left
   // Two ranks that train on the same samples; found by the last finish(), once.
   const std::optional<Twins>& twins() const { return twins_; }
@@ -58,9 +59,9 @@ class ScatteredGradients {
   int64_t bytes() const;  // of one buffer
 
  private:
-  at::Tensor new_flat();
+  Tensor new_flat();
 
-  std::vector<at::Tensor> parameters_;
+  Tensors parameters_;
   FlatLayout layout_;
   ProcessGroup group_;
   std::shared_ptr<GradientBuffers> buffers_;
@@ -69,8 +70,8 @@ class ScatteredGradients {
   double factor_;
   size_t wanted_ = 0, taken_ = 0;
   std::vector<bool> has_;
-  std::vector<at::Tensor> kept_;
-  at::Tensor flat_, part_;
+  Tensors kept_;
+  Tensor flat_, part_;
   std::optional<Work> work_;
   SampledGradients sampled_;
   std::optional<Twins> twins_;
@@ -78,25 +79,23 @@ class ScatteredGradients {
 
 // Adds a part of the mean gradient to the gradients of the tensors that are pieces of the same
 // part; untrained parameters get none.
-void add_to_pieces(const at::Tensor& part,
+void add_to_pieces(const Tensor& part,
                    const std::vector<FlatPiece>& pieces,
-                   const std::vector<at::Tensor>& parameters,
-                   std::vector<at::Tensor>& tensors);
+                   const Tensors& parameters,
+                   Tensors& tensors);
 
 // At the end of a backward, for whoever called it: the tensors' gradients may have been made on the
 // streams of hooks.
-void give_gradients_to_this_stream(const std::vector<at::Tensor>& tensors);
+void give_gradients_to_this_stream(const Tensors& tensors);
 
 // The norm of all ranks' gradients as one vector, in double; each tensor exists on only one rank of
 // the group. Collective: yes.
-at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group);
+Tensor sharded_grad_norm(const Tensors& tensors, ProcessGroup& group);
 // Throws: failed_precondition for parameters of layers that are divided besides, over another
 // group, whose ranks the norm would leave out.
-void require_whole_layers(const std::vector<at::Tensor>& parameters, const ProcessGroup& group);
+void require_whole_layers(const Tensors& parameters, const ProcessGroup& group);
 // Multiplies the gradients by min(1, max_norm / (norm + 1e-6)). Returns the norm before clipping.
 // Collective: yes.
-at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors,
-                              double max_norm,
-                              ProcessGroup& group);
+Tensor clip_sharded_grads(const Tensors& tensors, double max_norm, ProcessGroup& group);
 
 }  // namespace muster

@@ -44,14 +44,14 @@ struct ShardBucket {
   explicit ShardBucket(size_t group_) : group(group_) {}
 
   size_t group;  // of parameters
-  std::vector<at::Tensor> parameters;
+  Tensors parameters;
   std::vector<size_t> places;  // of the parameters in their group
   FlatLayout layout;
-  at::Tensor flat;
+  Tensor flat;
   std::vector<FlatPiece> pieces;
-  std::vector<at::Tensor> tensors;  // the pieces: this rank's elements, in the flat buffer's memory
-  std::vector<bool> trained;        // the parameters that were at construction
-  std::vector<at::Tensor> claimed;  // the same, themselves
+  Tensors tensors;            // the pieces: this rank's elements, in the flat buffer's memory
+  std::vector<bool> trained;  // the parameters that were at construction
+  Tensors claimed;            // the same, themselves
   std::unique_ptr<ScatteredGradients> gradients;
   std::unique_ptr<GradientStandIns> stand_ins;  // of the parameters
 };
@@ -68,10 +68,10 @@ std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_
   std::set<const c10::TensorImpl*> seen;
   for (size_t g = groups.size(); g-- > 0;) {
     double bytes = 0;
-    const std::vector<at::Tensor>& parameters = groups[g].params();
+    const Tensors& parameters = groups[g].params();
     bool begins = true;
     for (size_t i = parameters.size(); i-- > 0;) {
-      const at::Tensor& parameter = parameters[i];
+      const Tensor& parameter = parameters[i];
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
         continue;
       const bool is_full = bytes > bucket_mb * 1048576;
@@ -90,13 +90,13 @@ std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_
   return buckets;
 }
 
-std::vector<at::Tensor> shard_all_parameters(const ShardGroups& groups) {
+Tensors shard_all_parameters(const ShardGroups& groups) {
   return concatenated(
       groups, [](const OptimizerParamGroup& group) -> const auto& { return group.params(); });
 }
 
 // A rank that has loaded nothing is at another call of the group, which is an error on both.
-void require_same_values(const std::vector<at::Tensor>& replaced, ProcessGroup& group) {
+void require_same_values(const Tensors& replaced, ProcessGroup& group) {
   try {
     agree_on_parameters("sharded optimizer", replaced, {}, {}, group);
   } catch (const Error& error) {
@@ -140,7 +140,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
 
   void make_buckets(const Groups& groups);
   Groups groups_of_parts(const Groups& groups) const;
-  std::vector<at::Tensor> tensors() const;
+  Tensors tensors() const;
 
   void hang_hooks();
   void make_stand_ins();
@@ -157,7 +157,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   void return_whole_gradients();
   void take_replaced();
   void require_same_groups(const Groups& groups) const;
-  void require_same_type(const at::Tensor& parameter, const at::Tensor& place) const;
+  void require_same_type(const Tensor& parameter, const Tensor& place) const;
   void require_same_trained() const;
   void require_sole_claim() const;
   void require_averaged_gradients() const;
@@ -167,7 +167,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   ProcessGroup group;
   ShardedOptimizerOptions options;
   std::shared_ptr<GradientBuffers> buffers = std::make_shared<GradientBuffers>(group);
-  std::vector<std::vector<at::Tensor>> given;  // the groups' tensors at construction
+  std::vector<Tensors> given;  // the groups' tensors at construction
   std::vector<ShardBucket> buckets;
   std::unique_ptr<torch::optim::Optimizer> inner;
 
@@ -206,7 +206,7 @@ void ShardsState::make_buckets(const Groups& groups) {
         at::empty({bucket.layout.length()}, bucket.parameters[0].options().requires_grad(false));
     flatten_parameters(bucket.layout, bucket.flat, bucket.parameters);
     bucket.pieces = bucket.layout.pieces(group.rank());
-    const at::Tensor mine =
+    const Tensor mine =
         bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
     bucket.tensors = mapped(bucket.pieces, [&](const FlatPiece& piece) {
       return mine.narrow(0, piece.at, piece.length).detach();
@@ -214,7 +214,7 @@ void ShardsState::make_buckets(const Groups& groups) {
     if (!options.gradients)
       continue;
     bucket.trained = mapped(bucket.parameters,
-                            [&](const at::Tensor& parameter) { return parameter.requires_grad(); });
+                            [&](const Tensor& parameter) { return parameter.requires_grad(); });
     bucket.gradients = std::make_unique<ScatteredGradients>(bucket.parameters,
                                                             bucket.layout,
                                                             group,
@@ -228,7 +228,7 @@ void ShardsState::make_buckets(const Groups& groups) {
 ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
   Groups parts;
   for (const size_t g : indices_of(groups)) {
-    std::vector<at::Tensor> tensors;
+    Tensors tensors;
     for (const ShardBucket& bucket : buckets)
       if (bucket.group == g)
         tensors.insert(tensors.end(), bucket.tensors.begin(), bucket.tensors.end());
@@ -242,13 +242,13 @@ ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
 }
 
 // The order is that of the buckets, not that of the model.
-std::vector<at::Tensor> ShardsState::tensors() const {
+Tensors ShardsState::tensors() const {
   return concatenated(buckets, &ShardBucket::tensors);
 }
 
 // The hooks go with the state, so they may know it.
 void ShardsState::hang_hooks() {
-  std::vector<at::Tensor> trained;
+  Tensors trained;
   std::vector<std::pair<size_t, size_t>> places;
   for (const size_t b : indices_of(buckets)) {
     for (const size_t i : indices_of(buckets[b].parameters)) {
@@ -277,8 +277,8 @@ void ShardsState::make_stand_ins() {
     bucket.stand_ins =
         std::make_unique<GradientStandIns>(bucket.parameters, error, [this] { begin_graph(); });
     optim::mark_divided_gradients(bucket.parameters);
-    bucket.claimed = filtered(
-        bucket.parameters, [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+    bucket.claimed = filtered(bucket.parameters,
+                              [](const Tensor& parameter) { return parameter.requires_grad(); });
     optim::claim_gradients(bucket.claimed);
   }
 }
@@ -386,7 +386,7 @@ void ShardsState::lend_whole_gradients() {
   for (ShardBucket& bucket : buckets) {
     for (const size_t i : indices_of(bucket.pieces)) {
       const FlatPiece& piece = bucket.pieces[i];
-      const at::Tensor& gradient = bucket.parameters[piece.parameter].grad();
+      const Tensor& gradient = bucket.parameters[piece.parameter].grad();
       if (!gradient.defined())
         continue;
       if (gradient.layout() != at::kStrided) {
@@ -407,18 +407,18 @@ void ShardsState::lend_whole_gradients() {
 // The views go after the step, so that the model alone holds its gradients.
 void ShardsState::return_whole_gradients() {
   for (ShardBucket& bucket : buckets)
-    for (at::Tensor& tensor : bucket.tensors)
+    for (Tensor& tensor : bucket.tensors)
       tensor.mutable_grad().reset();
 }
 
 // torch::load and others give parameters memory of their own: what is in it goes to the flat
 // buffers. Each rank keeps its own part of it, so all must have loaded the same.
 void ShardsState::take_replaced() {
-  std::vector<at::Tensor> replaced;
-  std::vector<at::Tensor> places;
+  Tensors replaced;
+  Tensors places;
   for (ShardBucket& bucket : buckets) {
     for (const size_t i : indices_of(bucket.parameters)) {
-      const at::Tensor place = bucket.layout.place(bucket.flat, i);
+      const Tensor place = bucket.layout.place(bucket.flat, i);
       if (lies_at(bucket.parameters[i], place))
         continue;
       require_same_place("sharded optimizer", bucket.parameters[i], place, group);
@@ -455,8 +455,8 @@ bool ShardsState::has_local_gradient() const {
   if (options.gradients && !kept_local)
     return false;
   return std::ranges::any_of(buckets, [&](const ShardBucket& bucket) {
-    return std::ranges::any_of(bucket.parameters, [&](const at::Tensor& parameter) {
-      const at::Tensor& gradient = parameter.grad();
+    return std::ranges::any_of(bucket.parameters, [&](const Tensor& parameter) {
+      const Tensor& gradient = parameter.grad();
       if (!gradient.defined())
         return false;
       return options.gradients ? gradient.storage().nbytes() > 0
@@ -466,7 +466,7 @@ bool ShardsState::has_local_gradient() const {
 }
 
 // Forward and backward would be of one type, and the step of another.
-void ShardsState::require_same_type(const at::Tensor& parameter, const at::Tensor& place) const {
+void ShardsState::require_same_type(const Tensor& parameter, const Tensor& place) const {
   if (parameter.scalar_type() == place.scalar_type())
     return;
   throw failed_precondition(
@@ -493,7 +493,7 @@ void ShardsState::require_same_groups(const Groups& groups) const {
                               "); give all groups to the constructor, which divides them");
   }
   for (const size_t g : indices_of(groups)) {
-    const auto is_it = [](const at::Tensor& one, const at::Tensor& other) {
+    const auto is_it = [](const Tensor& one, const Tensor& other) {
       return one.is_same(other);
     };
     if (std::ranges::equal(groups[g].params(), given[g], is_it))
@@ -563,7 +563,7 @@ void ShardsState::require_sole_claim() const {
 void ShardsState::gather() {
   std::vector<Work> works;
   for (ShardBucket& bucket : buckets) {
-    const at::Tensor mine =
+    const Tensor mine =
         bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
     works.push_back(group.all_gather_async(bucket.flat, mine));
     traffic.gathered += bytes_of_tensor(bucket.flat);
@@ -572,7 +572,7 @@ void ShardsState::gather() {
     work.wait();
   // Autograd must see that values have changed, or it would use saved ones.
   for (ShardBucket& bucket : buckets)
-    for (const at::Tensor& parameter : bucket.parameters)
+    for (const Tensor& parameter : bucket.parameters)
       parameter.unsafeGetTensorImpl()->bump_version();
 }
 
@@ -601,7 +601,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
                                    {"groups", cat(groups.size())},
                                    {"learning rate", rates_of(groups, *defaults_)}};
   optim::keep_each_once("sharded optimizer", groups, cat(" (rank ", group.job_rank(), ")"));
-  const std::vector<at::Tensor> all = shard_all_parameters(groups);
+  const Tensors all = shard_all_parameters(groups);
   if (wrong.empty() && options.gradients)
     wrong = wrapped_problem("sharded optimizer", all, group);
   agree_on_parameters("sharded optimizer", all, wrong, terms, group);
@@ -626,8 +626,8 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
 
 ShardedOptimizerBase::~ShardedOptimizerBase() = default;
 
-at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
-  at::Tensor loss;
+Tensor ShardedOptimizerBase::step(LossClosure closure) {
+  Tensor loss;
   // The closure runs a backward, so it needs gradients although the step does not.
   if (closure) {
     const at::AutoGradMode with_grad(true);
@@ -656,7 +656,7 @@ void ShardedOptimizerBase::zero_grad(bool set_to_none) {
     return;
   // The model's own parameters hold stand-ins, which are cleared too.
   for (ShardBucket& bucket : state_of_shards_->buckets)
-    for (at::Tensor& parameter : bucket.parameters)
+    for (Tensor& parameter : bucket.parameters)
       parameter.mutable_grad().reset();
 }
 
@@ -669,7 +669,7 @@ std::shared_ptr<void> ShardedOptimizerBase::no_sync() {
 }
 
 // All ranks call it together, since the norm is one over all parts.
-at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
+Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   State& state = *state_of_shards_;
   if (!state.options.gradients) {
     throw failed_precondition(

@@ -8,7 +8,7 @@ namespace muster {
 
 // Stand-ins are made once: a step puts and lifts them often.
 UnreducedGradients::UnreducedGradients(const Tensors& parts, const std::string& error) {
-  for (const at::Tensor& part : parts)
+  for (const Tensor& part : parts)
     places_.push_back(
         {.part = part, .stand_in = tensor_without_memory(part, error), .reduced = {}});
 }
@@ -26,7 +26,7 @@ void UnreducedGradients::lift() {
   if (!std::exchange(put_, false))
     return;
   for (Place& place : places_) {
-    const at::Tensor reduced = std::exchange(place.reduced, {});
+    const Tensor reduced = std::exchange(place.reduced, {});
     if (has_storage_of(place.part.grad(), place.stand_in))
       place.part.mutable_grad() = reduced;
   }

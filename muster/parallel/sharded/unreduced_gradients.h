@@ -25,9 +25,9 @@ class UnreducedGradients {
 
  private:
   struct Place {
-    at::Tensor part;
-    at::Tensor stand_in;
-    at::Tensor reduced;  // the gradient until put(), maybe undefined
+    Tensor part;
+    Tensor stand_in;
+    Tensor reduced;  // the gradient until put(), maybe undefined
   };
 
   std::vector<Place> places_;

@@ -19,7 +19,7 @@ struct TileRange {
   int64_t length;
 };
 
-at::Tensor tile_of(const at::Tensor& x, TileRange range) {
+Tensor tile_of(const Tensor& x, TileRange range) {
   return x.narrow(2, range.begin, range.length);
 }
 
@@ -35,18 +35,18 @@ void each_tile(int64_t queries, int64_t keys, int64_t tile, bool diagonal, const
 }
 
 // [batch, heads, queries, keys], -infinity where a query does not see.
-at::Tensor scores_of(const at::Tensor& q,
-                     const at::Tensor& k,
-                     TileRange rows,
-                     TileRange columns,
-                     bool diagonal,
-                     double scale) {
-  at::Tensor scores = at::matmul(q, k.transpose(2, 3)).mul_(scale);
+Tensor scores_of(const Tensor& q,
+                 const Tensor& k,
+                 TileRange rows,
+                 TileRange columns,
+                 bool diagonal,
+                 double scale) {
+  Tensor scores = at::matmul(q, k.transpose(2, 3)).mul_(scale);
   if (!diagonal || columns.begin + columns.length <= rows.begin + 1)
     return scores;
   const auto count = scores.options().dtype(at::kLong);
-  const at::Tensor query = at::arange(rows.begin, rows.begin + rows.length, count).unsqueeze(1);
-  const at::Tensor key = at::arange(columns.begin, columns.begin + columns.length, count);
+  const Tensor query = at::arange(rows.begin, rows.begin + rows.length, count).unsqueeze(1);
+  const Tensor key = at::arange(columns.begin, columns.begin + columns.length, count);
   return scores.masked_fill_(key > query, -std::numeric_limits<double>::infinity());
 }
 
@@ -58,7 +58,7 @@ at::ScalarType attention_type(at::ScalarType type) {
 }
 
 // A sum of nothing has the logarithm -infinity, so the first tile counts alone.
-Attended nothing_attended(const at::Tensor& q) {
+Attended nothing_attended(const Tensor& q) {
   const auto options = q.options().dtype(attention_type(q.scalar_type()));
   return {
       .out = at::zeros(q.sizes(), options),
@@ -68,28 +68,28 @@ Attended nothing_attended(const at::Tensor& q) {
 
 // `attended` and the new part are each a mean by its own weights. Together they count in proportion
 // to the sums of their weights, which are kept as logarithms.
-void attend(const at::Tensor& q,
-            const at::Tensor& k,
-            const at::Tensor& v,
+void attend(const Tensor& q,
+            const Tensor& k,
+            const Tensor& v,
             bool diagonal,
             const TileOptions& options,
             Attended attended) {
   const at::ScalarType type = attended.out.scalar_type();
   each_tile(q.size(2), k.size(2), options.tile, diagonal, [&](TileRange rows, TileRange columns) {
-    at::Tensor weights = scores_of(tile_of(q, rows).to(type),
-                                   tile_of(k, columns).to(type),
-                                   rows,
-                                   columns,
-                                   diagonal,
-                                   options.scale);
-    const at::Tensor largest = weights.amax(-1);
+    Tensor weights = scores_of(tile_of(q, rows).to(type),
+                               tile_of(k, columns).to(type),
+                               rows,
+                               columns,
+                               diagonal,
+                               options.scale);
+    const Tensor largest = weights.amax(-1);
     weights.sub_(largest.unsqueeze(-1)).exp_();
-    const at::Tensor sum = weights.sum(-1);
-    const at::Tensor log_sum = sum.log().add_(largest);
-    at::Tensor before = tile_of(attended.log_sum, rows);
-    at::Tensor out = tile_of(attended.out, rows);
-    const at::Tensor together = at::logaddexp(before, log_sum);
-    const at::Tensor part = at::matmul(weights, tile_of(v, columns).to(type));
+    const Tensor sum = weights.sum(-1);
+    const Tensor log_sum = sum.log().add_(largest);
+    Tensor before = tile_of(attended.log_sum, rows);
+    Tensor out = tile_of(attended.out, rows);
+    const Tensor together = at::logaddexp(before, log_sum);
+    const Tensor part = at::matmul(weights, tile_of(v, columns).to(type));
     out.mul_((before - together).exp_().unsqueeze(-1));
     out.add_(part.mul_((largest - together).exp_().unsqueeze(-1)));
     before.copy_(together);
@@ -97,24 +97,24 @@ void attend(const at::Tensor& q,
 }
 
 // `weighted` is the sum of gradient times output of each query, which all its tiles subtract.
-void attend_backward(const at::Tensor& q,
-                     const at::Tensor& k,
-                     const at::Tensor& v,
+void attend_backward(const Tensor& q,
+                     const Tensor& k,
+                     const Tensor& v,
                      bool diagonal,
                      const TileOptions& options,
-                     const at::Tensor& log_sum,
-                     const at::Tensor& out,
-                     const at::Tensor& weighted,
+                     const Tensor& log_sum,
+                     const Tensor& out,
+                     const Tensor& weighted,
                      AttentionGradients gradients) {
   const at::ScalarType type = gradients.q.scalar_type();
   each_tile(q.size(2), k.size(2), options.tile, diagonal, [&](TileRange rows, TileRange columns) {
-    const at::Tensor query = tile_of(q, rows).to(type), key = tile_of(k, columns).to(type);
-    const at::Tensor out_tile = tile_of(out, rows).to(type);
-    const at::Tensor weights = scores_of(query, key, rows, columns, diagonal, options.scale)
-                                   .sub_(tile_of(log_sum, rows).unsqueeze(-1))
-                                   .exp_();
+    const Tensor query = tile_of(q, rows).to(type), key = tile_of(k, columns).to(type);
+    const Tensor out_tile = tile_of(out, rows).to(type);
+    const Tensor weights = scores_of(query, key, rows, columns, diagonal, options.scale)
+                               .sub_(tile_of(log_sum, rows).unsqueeze(-1))
+                               .exp_();
     tile_of(gradients.v, columns).add_(at::matmul(weights.transpose(2, 3), out_tile));
-    at::Tensor scores = at::matmul(out_tile, tile_of(v, columns).to(type).transpose(2, 3));
+    Tensor scores = at::matmul(out_tile, tile_of(v, columns).to(type).transpose(2, 3));
     scores.sub_(tile_of(weighted, rows).unsqueeze(-1)).mul_(weights).mul_(options.scale);
     tile_of(gradients.q, rows).add_(at::matmul(scores, key));
     tile_of(gradients.k, columns).add_(at::matmul(scores.transpose(2, 3), query));

@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 struct TileOptions {
@@ -17,40 +19,40 @@ struct TileOptions {
 // The attention accumulated so far, in the type of the computation. Shapes: out [batch, heads,
 // queries, width], log_sum [batch, heads, queries].
 struct Attended {
-  at::Tensor out;
-  at::Tensor log_sum;  // log of the sum of exp(score); -infinity at the start
+  Tensor out;
+  Tensor log_sum;  // log of the sum of exp(score); -infinity at the start
 };
 
 // The type in which tiles of `type` are computed: float for half types.
 at::ScalarType attention_type(at::ScalarType type);
 
 // The empty accumulation.
-Attended nothing_attended(const at::Tensor& q);
+Attended nothing_attended(const Tensor& q);
 
 // Adds the keys `k`, `v` to `attended`, in place. `diagonal`: query i sees keys 0 … i. Shapes: k, v
 // [batch, heads, keys, width].
-void attend(const at::Tensor& q,
-            const at::Tensor& k,
-            const at::Tensor& v,
+void attend(const Tensor& q,
+            const Tensor& k,
+            const Tensor& v,
             bool diagonal,
             const TileOptions& options,
             Attended attended);
 
 struct AttentionGradients {
-  at::Tensor q, k, v;  // in the type of the computation
+  Tensor q, k, v;  // in the type of the computation
 };
 
 // Adds the contribution of the same keys to the gradients, in place. `attended` is the final result
 // over all keys; `out` is the output's gradient, and `weighted` [batch, heads, queries] the sum
 // over the width of that times the output.
-void attend_backward(const at::Tensor& q,
-                     const at::Tensor& k,
-                     const at::Tensor& v,
+void attend_backward(const Tensor& q,
+                     const Tensor& k,
+                     const Tensor& v,
                      bool diagonal,
                      const TileOptions& options,
-                     const at::Tensor& log_sum,
-                     const at::Tensor& out,
-                     const at::Tensor& weighted,
+                     const Tensor& log_sum,
+                     const Tensor& out,
+                     const Tensor& weighted,
                      AttentionGradients gradients);
 
 }  // namespace muster

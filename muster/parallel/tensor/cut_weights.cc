@@ -35,7 +35,7 @@ CutWeights& cut_weights() {
 
 std::string wrong_tie(const char* call,
                       const torch::nn::Module& layer,
-                      const at::Tensor& whole,
+                      const Tensor& whole,
                       const ProcessGroup& group) {
   CutWeights& weights = cut_weights();
   const std::lock_guard lock(weights.mutex);
@@ -53,7 +53,7 @@ std::string wrong_tie(const char* call,
              "torch::linear(muster::copy_to_group(x, group), token->weight)");
 }
 
-void remember_cut(const torch::nn::Module& layer, const at::Tensor& whole, const at::Tensor& part) {
+void remember_cut(const torch::nn::Module& layer, const Tensor& whole, const Tensor& part) {
   CutWeights& weights = cut_weights();
   const std::lock_guard lock(weights.mutex);
   std::erase_if(weights.all, [](const CutWeight& cut) { return cut.part.expired(); });

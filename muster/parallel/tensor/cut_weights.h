@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -14,10 +15,10 @@ namespace muster {
 // layer has, and trains, still exists.
 std::string wrong_tie(const char* call,
                       const torch::nn::Module& layer,
-                      const at::Tensor& whole,
+                      const Tensor& whole,
                       const ProcessGroup& group);
 
 // Remembers it, as long as the part exists.
-void remember_cut(const torch::nn::Module& layer, const at::Tensor& whole, const at::Tensor& part);
+void remember_cut(const torch::nn::Module& layer, const Tensor& whole, const Tensor& part);
 
 }  // namespace muster

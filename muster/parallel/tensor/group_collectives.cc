@@ -28,75 +28,71 @@ struct KeptMap : torch::CustomClassHolder {
 };
 
 struct CollectiveFunction : torch::autograd::Function<CollectiveFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context,
-                            const at::Tensor& x,
-                            const TensorMap& forward,
-                            TensorMap backward) {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& x,
+                        const TensorMap& forward,
+                        TensorMap backward) {
     context->saved_data["backward"] =
         c10::IValue::make_capsule(c10::make_intrusive<KeptMap>(std::move(backward)));
     return forward(x);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
     const auto capsule = context->saved_data["backward"].toCapsule();
-    return {static_cast<KeptMap*>(capsule.get())->map(gradients[0]), at::Tensor(), at::Tensor()};
+    return {static_cast<KeptMap*>(capsule.get())->map(gradients[0]), Tensor(), Tensor()};
   }
 };
 
 // The dimension `dim` as [ranks, size / ranks], its ranks first.
-at::Tensor parts_first(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+Tensor parts_first(const Tensor& x, const ProcessGroup& group, int64_t dim) {
   return x.unflatten(dim, {group.size(), -1}).movedim(dim, 0).contiguous();
 }
 
 // The reverse: parts in ranks' order become one dimension again.
-at::Tensor joined_along(const at::Tensor& parts, int64_t dim) {
+Tensor joined_along(const Tensor& parts, int64_t dim) {
   return parts.movedim(0, dim).flatten(dim, dim + 1).contiguous();
 }
 
 }  // namespace
 
 // The graph keeps `backward`, and the thread of the backward calls it.
-at::Tensor with_backward(const at::Tensor& x, const TensorMap& forward, TensorMap backward) {
+Tensor with_backward(const Tensor& x, const TensorMap& forward, TensorMap backward) {
   return CollectiveFunction::apply(x, forward, std::move(backward));
 }
 
 // All ranks of the group call it together, with tensors of one shape. The input stays as it is.
-at::Tensor summed(const at::Tensor& x, ProcessGroup& group) {
-  at::Tensor sum = x.detach().clone(at::MemoryFormat::Contiguous);
+Tensor summed(const Tensor& x, ProcessGroup& group) {
+  Tensor sum = x.detach().clone(at::MemoryFormat::Contiguous);
   group.all_reduce(sum);
   return sum;
 }
 
 // All ranks of the group call it together, with tensors of one shape.
-at::Tensor gathered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
+Tensor gathered(const Tensor& x, ProcessGroup& group, int64_t dim) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.insert(sizes.begin(), group.size());
-  at::Tensor parts = at::empty(sizes, x.options());
+  Tensor parts = at::empty(sizes, x.options());
   group.all_gather(parts, x.contiguous());
   return joined_along(parts, dim);
 }
 
 // All ranks of the group call it together, with a dimension that the ranks divide.
-at::Tensor sum_scattered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
-  const at::Tensor parts = parts_first(x, group, dim);
-  at::Tensor mine = at::empty(parts.sizes().slice(1), x.options());
+Tensor sum_scattered(const Tensor& x, ProcessGroup& group, int64_t dim) {
+  const Tensor parts = parts_first(x, group, dim);
+  Tensor mine = at::empty(parts.sizes().slice(1), x.options());
   group.reduce_scatter(mine, parts);
   return mine;
 }
 
 // It exchanges nothing: each rank has the whole tensor.
-at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+Tensor own_part(const Tensor& x, const ProcessGroup& group, int64_t dim) {
   const int64_t length = x.size(dim) / group.size();
   return x.narrow(dim, group.rank() * length, length).clone(at::MemoryFormat::Contiguous);
 }
 
 // All ranks of the group call it together, and each sends a part to every other.
-at::Tensor exchanged(const at::Tensor& x,
-                     ProcessGroup& group,
-                     int64_t scatter_dim,
-                     int64_t gather_dim) {
-  const at::Tensor parts = parts_first(x, group, scatter_dim);
-  at::Tensor come = at::empty_like(parts);
+Tensor exchanged(const Tensor& x, ProcessGroup& group, int64_t scatter_dim, int64_t gather_dim) {
+  const Tensor parts = parts_first(x, group, scatter_dim);
+  Tensor come = at::empty_like(parts);
   group.all_to_all(come, parts);
   return joined_along(come, gather_dim);
 }
@@ -110,14 +106,14 @@ OwnRows own_rows(int64_t total, const ProcessGroup& group) {
 }
 
 // Padded to the longest, and cut after.
-at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group) {
+Tensor gathered_rows(const Tensor& mine, int64_t total, ProcessGroup& group) {
   const int64_t ranks = group.size();
   const int64_t longest = divided_up(total, ranks);
   std::vector<int64_t> sizes = mine.sizes().vec();
   sizes[0] = longest;
-  at::Tensor padded = at::zeros(sizes, mine.options());
+  Tensor padded = at::zeros(sizes, mine.options());
   padded.narrow(0, 0, mine.size(0)).copy_(mine.detach());
-  const at::Tensor all = gathered(padded, group, 0);
+  const Tensor all = gathered(padded, group, 0);
   Tensors parts = mapped_indices(ranks, [&](int64_t rank) {
     return all.narrow(0, rank * longest, total / ranks + (rank < total % ranks ? 1 : 0));
   });
@@ -133,10 +129,7 @@ void refuse_second_derivative(const char* call) {
 }
 
 // It returns the dimension counted from 0.
-int64_t existing_dim(const char* call,
-                     const at::Tensor& x,
-                     const ProcessGroup& group,
-                     int64_t dim) {
+int64_t existing_dim(const char* call, const Tensor& x, const ProcessGroup& group, int64_t dim) {
   const int64_t counted = dim < 0 ? dim + x.dim() : dim;
   if (counted < 0 || counted >= x.dim()) {
     throw invalid_argument(call,
@@ -152,10 +145,7 @@ int64_t existing_dim(const char* call,
 }
 
 // It looks at this rank's tensor alone, and returns the dimension counted from 0.
-int64_t divisible_dim(const char* call,
-                      const at::Tensor& x,
-                      const ProcessGroup& group,
-                      int64_t dim) {
+int64_t divisible_dim(const char* call, const Tensor& x, const ProcessGroup& group, int64_t dim) {
   const int64_t counted = existing_dim(call, x, group, dim);
   if (x.size(counted) % group.size() != 0) {
     throw invalid_argument(call,

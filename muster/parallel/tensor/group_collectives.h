@@ -7,27 +7,25 @@
 #include <cstdint>
 #include <functional>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
 
-using TensorMap = std::function<at::Tensor(const at::Tensor&)>;
+using TensorMap = std::function<Tensor(const Tensor&)>;
 
 // Computes forward(x), with backward(gradient) as its derivative; autograd does not record the
 // inside of either. A backward made of such functions can be differentiated again.
-at::Tensor with_backward(const at::Tensor& x, const TensorMap& forward, TensorMap backward);
+Tensor with_backward(const Tensor& x, const TensorMap& forward, TensorMap backward);
 
 // The collectives of these names, returning new tensors. Those with `dim` work along it; `size`
 // must be divisible.
-at::Tensor summed(const at::Tensor& x, ProcessGroup& group);
-at::Tensor gathered(const at::Tensor& x, ProcessGroup& group, int64_t dim);
-at::Tensor sum_scattered(const at::Tensor& x, ProcessGroup& group, int64_t dim);
-at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim);
+Tensor summed(const Tensor& x, ProcessGroup& group);
+Tensor gathered(const Tensor& x, ProcessGroup& group, int64_t dim);
+Tensor sum_scattered(const Tensor& x, ProcessGroup& group, int64_t dim);
+Tensor own_part(const Tensor& x, const ProcessGroup& group, int64_t dim);
 // Sends part r along `scatter_dim` to rank r; joins the received parts along `gather_dim`.
-at::Tensor exchanged(const at::Tensor& x,
-                     ProcessGroup& group,
-                     int64_t scatter_dim,
-                     int64_t gather_dim);
+Tensor exchanged(const Tensor& x, ProcessGroup& group, int64_t scatter_dim, int64_t gather_dim);
 
 // A range of rows. If `total` is not a multiple of the ranks, the first ranks have one row more.
 struct OwnRows {
@@ -36,7 +34,7 @@ struct OwnRows {
 };
 OwnRows own_rows(int64_t total, const ProcessGroup& group);
 // The ranges of all ranks, joined.
-at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group);
+Tensor gathered_rows(const Tensor& mine, int64_t total, ProcessGroup& group);
 
 // For a backward that cannot be differentiated itself. Throws: failed_precondition when that is
 // requested.
@@ -44,10 +42,7 @@ void refuse_second_derivative(const char* call);
 
 // `dim` counted from 0. Throws: invalid_argument if x has no such dimension; the second function
 // also if its size is not a multiple of the ranks.
-int64_t existing_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim);
-int64_t divisible_dim(const char* call,
-                      const at::Tensor& x,
-                      const ProcessGroup& group,
-                      int64_t dim);
+int64_t existing_dim(const char* call, const Tensor& x, const ProcessGroup& group, int64_t dim);
+int64_t divisible_dim(const char* call, const Tensor& x, const ProcessGroup& group, int64_t dim);
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "muster/base/tensors.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
 namespace muster {
@@ -12,54 +13,54 @@ namespace {
 
 // Both work along `dim`, counted from 0.
 template <class Forward>
-at::Tensor along(int64_t dim,
-                 const at::Tensor& x,
-                 ProcessGroup& group,
-                 const Forward& forward,
-                 at::Tensor (*backward)(const at::Tensor&, ProcessGroup, int64_t)) {
+Tensor along(int64_t dim,
+             const Tensor& x,
+             ProcessGroup& group,
+             const Forward& forward,
+             Tensor (*backward)(const Tensor&, ProcessGroup, int64_t)) {
   return with_backward(
       x,
-      [&](const at::Tensor& mine) { return forward(mine, group, dim); },
-      [=](const at::Tensor& gradient) { return backward(gradient, group, dim); });
+      [&](const Tensor& mine) { return forward(mine, group, dim); },
+      [=](const Tensor& gradient) { return backward(gradient, group, dim); });
 }
 
 }  // namespace
 
 // The forward exchanges nothing; the ranks meet in the backward.
-at::Tensor copy_to_group(const at::Tensor& x, ProcessGroup group) {
+Tensor copy_to_group(const Tensor& x, ProcessGroup group) {
   return with_backward(
       x,
-      [](const at::Tensor& same) { return same; },
-      [group](const at::Tensor& gradient) { return reduce_from_group(gradient, group); });
+      [](const Tensor& same) { return same; },
+      [group](const Tensor& gradient) { return reduce_from_group(gradient, group); });
 }
 
 // The ranks meet in the forward; the backward exchanges nothing.
-at::Tensor reduce_from_group(const at::Tensor& x, ProcessGroup group) {
+Tensor reduce_from_group(const Tensor& x, ProcessGroup group) {
   return with_backward(
       x,
-      [&](const at::Tensor& summand) { return summed(summand, group); },
-      [group](const at::Tensor& gradient) { return copy_to_group(gradient, group); });
+      [&](const Tensor& summand) { return summed(summand, group); },
+      [group](const Tensor& gradient) { return copy_to_group(gradient, group); });
 }
 
 // Every rank has the same gradient of the whole, so the backward takes this rank's part of it.
-at::Tensor gather_from_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
+Tensor gather_from_group(const Tensor& x, ProcessGroup group, int64_t dim) {
   dim = existing_dim("gather_from_group", x, group, dim);
   return along(dim, x, group, gathered, scatter_to_group);
 }
 
-at::Tensor scatter_to_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
+Tensor scatter_to_group(const Tensor& x, ProcessGroup group, int64_t dim) {
   dim = divisible_dim("scatter_to_group", x, group, dim);
   return along(dim, x, group, own_part, gather_from_group);
 }
 
 // The ranks use the whole differently, so their gradients are summed before they are divided.
-at::Tensor gather_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim) {
+Tensor gather_sequence(const Tensor& x, ProcessGroup group, int64_t dim) {
   dim = existing_dim("gather_sequence", x, group, dim);
   return along(dim, x, group, gathered, reduce_scatter_sequence);
 }
 
 // Each rank keeps the sum of its own part.
-at::Tensor reduce_scatter_sequence(const at::Tensor& x, ProcessGroup group, int64_t dim) {
+Tensor reduce_scatter_sequence(const Tensor& x, ProcessGroup group, int64_t dim) {
   dim = divisible_dim("reduce_scatter_sequence", x, group, dim);
   return along(dim, x, group, sum_scattered, gather_sequence);
 }

@@ -25,12 +25,12 @@ const DividedLayer* as_divided(const std::shared_ptr<torch::nn::Module>& module)
 }
 
 // As LibTorch does: the norm of the norms. Undefined gradients count as none.
-at::Tensor norm_of_gradients(const Tensors& parameters, at::Device device, double norm_type) {
+Tensor norm_of_gradients(const Tensors& parameters, at::Device device, double norm_type) {
   Tensors norms;
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     if (!parameter.grad().defined())
       continue;
-    const at::Tensor norm = at::linalg_vector_norm(parameter.grad(), norm_type);
+    const Tensor norm = at::linalg_vector_norm(parameter.grad(), norm_type);
     norms.push_back(norm.to(device, at::kDouble, /*non_blocking=*/true));
   }
   const auto options = at::TensorOptions().device(device).dtype(at::kDouble);
@@ -72,11 +72,11 @@ ParallelParameters parallel_parameters(const torch::nn::Module& model) {
     const DividedLayer* layer = as_divided(module);
     if (layer == nullptr)
       continue;
-    for (const at::Tensor& parameter : layer->divided())
+    for (const Tensor& parameter : layer->divided())
       divided.insert(parameter.unsafeGetTensorImpl());
   }
   ParallelParameters sorted;
-  for (const at::Tensor& parameter : model.parameters()) {
+  for (const Tensor& parameter : model.parameters()) {
     const at::TensorImpl* which = parameter.unsafeGetTensorImpl();
     if (!seen.insert(which).second)
       continue;
@@ -86,10 +86,10 @@ ParallelParameters parallel_parameters(const torch::nn::Module& model) {
 }
 
 // All ranks call it together. Replicated gradients are the same on all, so they are not summed.
-at::Tensor parallel_grad_norm(const Tensors& divided,
-                              const Tensors& replicated,
-                              ProcessGroup group,
-                              double norm_type) {
+Tensor parallel_grad_norm(const Tensors& divided,
+                          const Tensors& replicated,
+                          ProcessGroup group,
+                          double norm_type) {
   if (!(norm_type > 0)) {
     throw invalid_argument("parallel_grad_norm: expected a norm_type above 0, got ",
                            norm_type,
@@ -97,13 +97,13 @@ at::Tensor parallel_grad_norm(const Tensors& divided,
   }
   const at::NoGradGuard no_grad;
   const at::ScalarType type = type_of_norm(divided, replicated);
-  at::Tensor own = norm_of_gradients(divided, group.device(), norm_type);
-  const at::Tensor common = norm_of_gradients(replicated, group.device(), norm_type);
+  Tensor own = norm_of_gradients(divided, group.device(), norm_type);
+  const Tensor common = norm_of_gradients(replicated, group.device(), norm_type);
   if (std::isinf(norm_type)) {
     group.all_reduce(own, ReduceOp::max);
     return at::maximum(own, common).to(type);
   }
-  at::Tensor sums = at::stack({own.pow(norm_type), common, common.square()});
+  Tensor sums = at::stack({own.pow(norm_type), common, common.square()});
   group.all_reduce(sums);
   if (sums.is_cpu())
     require_alike(sums[1].item<double>(), sums[2].item<double>(), group);

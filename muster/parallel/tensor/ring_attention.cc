@@ -39,9 +39,9 @@ int64_t number_of_pieces(int64_t ranks, SequenceOrder order) {
 
 // It looks at this rank's tensors alone, and compares nothing with other ranks.
 void check_attention(const char* call,
-                     const at::Tensor& q,
-                     const at::Tensor& k,
-                     const at::Tensor& v,
+                     const Tensor& q,
+                     const Tensor& k,
+                     const Tensor& v,
                      const ProcessGroup& group,
                      const ContextOptions& options) {
   const auto fail = [&](const std::string& rule, const std::string& got, const char* next) {
@@ -77,7 +77,7 @@ class Ring {
   // Everything in `rows` goes to the next rank, and `come` is filled by the one before: an
   // all_to_all, which all backends do without an order of sends and receives that could meet
   // itself.
-  [[nodiscard]] Work shift(const at::Tensor& come, const at::Tensor& rows) {
+  [[nodiscard]] Work shift(const Tensor& come, const Tensor& rows) {
     const int size = group_.size();
     std::vector<int64_t> to(size, 0);
     std::vector<int64_t> from(size, 0);
@@ -99,7 +99,7 @@ class Ring {
 struct SequencePart {
   int64_t begin;
   int64_t length;
-  at::Tensor operator()(const at::Tensor& x) const { return x.narrow(2, begin, length); }
+  Tensor operator()(const Tensor& x) const { return x.narrow(2, begin, length); }
 };
 
 // Calls visit(own tokens, the block's, diagonal) for each pair of pieces of which something is
@@ -123,19 +123,19 @@ void each_pair(const ProcessGroup& group,
   }
 }
 
-TileOptions tile_options(const ContextOptions& options, const at::Tensor& q) {
+TileOptions tile_options(const ContextOptions& options, const Tensor& q) {
   return {.scale = options.scale.value_or(1 / std::sqrt(q.size(3))), .tile = options.tile};
 }
 
 // `keys` is keys and values, stacked, so that one message moves both.
-Attended go_round(const at::Tensor& q,
-                  at::Tensor keys,
+Attended go_round(const Tensor& q,
+                  Tensor keys,
                   ProcessGroup& group,
                   const ContextOptions& options) {
   Ring ring(group);
   const TileOptions tiles = tile_options(options, q);
   const Attended attended = nothing_attended(q);
-  at::Tensor come = at::empty_like(keys);
+  Tensor come = at::empty_like(keys);
   for (int64_t step = 0; step < group.size(); ++step) {
     std::optional<Work> moving;
     // The last block need not move on.
@@ -158,19 +158,19 @@ Attended go_round(const at::Tensor& q,
 }
 
 // Each block's gradients go round with it, and one step further, to the rank that owns the block.
-AttentionGradients go_round_backward(const at::Tensor& q,
-                                     at::Tensor keys,
+AttentionGradients go_round_backward(const Tensor& q,
+                                     Tensor keys,
                                      const Attended& attended,
-                                     const at::Tensor& out,
+                                     const Tensor& out,
                                      ProcessGroup& group,
                                      const ContextOptions& options) {
   Ring ring(group);
   const TileOptions tiles = tile_options(options, q);
   const at::ScalarType type = attended.out.scalar_type();
-  const at::Tensor weighted = (out.to(type) * attended.out).sum(-1);
-  const at::Tensor of_q = at::zeros_like(attended.out);
-  at::Tensor of_keys = at::zeros(keys.sizes(), keys.options().dtype(type));
-  at::Tensor come = at::empty_like(keys), come_of_keys = at::empty_like(of_keys);
+  const Tensor weighted = (out.to(type) * attended.out).sum(-1);
+  const Tensor of_q = at::zeros_like(attended.out);
+  Tensor of_keys = at::zeros(keys.sizes(), keys.options().dtype(type));
+  Tensor come = at::empty_like(keys), come_of_keys = at::empty_like(of_keys);
   for (int64_t step = 0; step < group.size(); ++step) {
     std::optional<Work> moving;
     if (step + 1 < group.size())
@@ -200,30 +200,29 @@ AttentionGradients go_round_backward(const at::Tensor& q,
 }
 
 struct RingAttention : torch::autograd::Function<RingAttention> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context,
-                            const at::Tensor& q,
-                            const at::Tensor& k,
-                            const at::Tensor& v,
-                            ProcessGroup& group,
-                            const ContextOptions& options) {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& q,
+                        const Tensor& k,
+                        const Tensor& v,
+                        ProcessGroup& group,
+                        const ContextOptions& options) {
     // Autocast must not touch the tiles, which choose their own types.
     const c10::impl::ExcludeDispatchKeyGuard in_own_types(c10::autocast_dispatch_keyset);
     const Attended attended = go_round(q, at::stack({k, v}), group, options);
     context->saved_data["kept"] =
         c10::IValue::make_capsule(c10::make_intrusive<RingKept>(group, options));
-    const at::Tensor out = attended.out.to(q.scalar_type());
+    const Tensor out = attended.out.to(q.scalar_type());
     context->save_for_backward({q, k, v, attended.out, attended.log_sum});
     return out;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
     refuse_second_derivative("ring_attention");
     const c10::impl::ExcludeDispatchKeyGuard in_own_types(c10::autocast_dispatch_keyset);
     const auto capsule = context->saved_data["kept"].toCapsule();
     auto& kept = static_cast<RingKept&>(*capsule);
-    const torch::autograd::variable_list saved = context->get_saved_variables();
-    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+    const Tensors saved = context->get_saved_variables();
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2];
     const AttentionGradients of = go_round_backward(q,
                                                     at::stack({k, v}),
                                                     {.out = saved[3], .log_sum = saved[4]},
@@ -236,25 +235,25 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
 };
 
 // [batch, heads, own tokens, width] to [batch, own heads, tokens, width] and back.
-at::Tensor tokens_for_heads(const at::Tensor& x,
-                            ProcessGroup group,
-                            int64_t scatter_dim,
-                            int64_t gather_dim) {
+Tensor tokens_for_heads(const Tensor& x,
+                        ProcessGroup group,
+                        int64_t scatter_dim,
+                        int64_t gather_dim) {
   return with_backward(
       x,
-      [&](const at::Tensor& part) { return exchanged(part, group, scatter_dim, gather_dim); },
-      [=](const at::Tensor& gradient) {
+      [&](const Tensor& part) { return exchanged(part, group, scatter_dim, gather_dim); },
+      [=](const Tensor& gradient) {
         return tokens_for_heads(gradient, group, gather_dim, scatter_dim);
       });
 }
 
 // The position of each token after the ranks' parts were joined.
-at::Tensor joined_positions(int64_t length,
-                            const ProcessGroup& group,
-                            SequenceOrder order,
-                            at::Device device) {
+Tensor joined_positions(int64_t length,
+                        const ProcessGroup& group,
+                        SequenceOrder order,
+                        at::Device device) {
   const int64_t pieces = number_of_pieces(group.size(), order);
-  const at::Tensor all =
+  const Tensor all =
       at::arange(length, at::TensorOptions().dtype(at::kLong).device(device)).view({pieces, -1});
   Tensors joined;
   for (int64_t rank = 0; rank < group.size(); ++rank)
@@ -266,7 +265,7 @@ at::Tensor joined_positions(int64_t length,
 }  // namespace
 
 // It exchanges nothing: positions follow from rank and order.
-at::Tensor sequence_positions(int64_t length, const ProcessGroup& group, SequenceOrder order) {
+Tensor sequence_positions(int64_t length, const ProcessGroup& group, SequenceOrder order) {
   const int64_t pieces = number_of_pieces(group.size(), order);
   if (length < 1 || length % pieces != 0) {
     throw invalid_argument("sequence_positions: expected a length that ",
@@ -277,44 +276,37 @@ at::Tensor sequence_positions(int64_t length, const ProcessGroup& group, Sequenc
                            group.job_rank(),
                            "); pad the sequence");
   }
-  const at::Tensor all = joined_positions(length, group, order, group.device());
+  const Tensor all = joined_positions(length, group, order, group.device());
   return all.view({group.size(), -1})[group.rank()].clone();
 }
 
 // All ranks of the group call it together, and run its backward together.
-at::Tensor ring_attention(const at::Tensor& q,
-                          const at::Tensor& k,
-                          const at::Tensor& v,
-                          ProcessGroup group,
-                          ContextOptions options) {
+Tensor ring_attention(
+    const Tensor& q, const Tensor& k, const Tensor& v, ProcessGroup group, ContextOptions options) {
   check_attention("ring_attention", q, k, v, group, options);
   return RingAttention::apply(q, k, v, group, options);
 }
 
 // All ranks of the group call it together, with heads that the ranks divide.
-at::Tensor all_to_all_attention(const at::Tensor& q,
-                                const at::Tensor& k,
-                                const at::Tensor& v,
-                                ProcessGroup group,
-                                ContextOptions options) {
+Tensor all_to_all_attention(
+    const Tensor& q, const Tensor& k, const Tensor& v, ProcessGroup group, ContextOptions options) {
   constexpr const char* kCall = "all_to_all_attention";
   check_attention(kCall, q, k, v, group, options);
   divisible_dim(kCall, q, group, 1);
   const bool zigzag = options.causal && options.order == SequenceOrder::zigzag;
-  const at::Tensor order =
-      joined_positions(q.size(2) * group.size(), group, options.order, q.device());
-  const auto whole = [&](const at::Tensor& x) {
-    const at::Tensor tokens = tokens_for_heads(x, group, 1, 2);
+  const Tensor order = joined_positions(q.size(2) * group.size(), group, options.order, q.device());
+  const auto whole = [&](const Tensor& x) {
+    const Tensor tokens = tokens_for_heads(x, group, 1, 2);
     // A causal mask needs the tokens in their order, so zigzag is undone here and made again after.
     return zigzag ? tokens.index_select(2, order.argsort()) : tokens;
   };
-  const at::Tensor seen = at::scaled_dot_product_attention(whole(q),
-                                                           whole(k),
-                                                           whole(v),
-                                                           {},
-                                                           /*dropout_p=*/0.0,
-                                                           options.causal,
-                                                           options.scale);
+  const Tensor seen = at::scaled_dot_product_attention(whole(q),
+                                                       whole(k),
+                                                       whole(v),
+                                                       {},
+                                                       /*dropout_p=*/0.0,
+                                                       options.causal,
+                                                       options.scale);
   return tokens_for_heads(zigzag ? seen.index_select(2, order) : seen, group, 2, 1);
 }
 

@@ -27,7 +27,7 @@ bool are_other_values(const ValueSample& one, const ValueSample& other) {
 
 }  // namespace
 
-void SameInput::require(const char* layer, const at::Tensor& input, ProcessGroup& group) {
+void SameInput::require(const char* layer, const Tensor& input, ProcessGroup& group) {
   if (group.size() == 1 || compared_ == kComparedForwards || !input.is_cpu() ||
       !at::GradMode::is_enabled())
     return;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -16,7 +17,7 @@ class SameInput {
   // may follow; none of an input on a GPU, since that would wait for it. Collective: in those.
   // Throws: invalid_argument, on every rank, naming `layer`, where they differ by more than
   // roundings.
-  void require(const char* layer, const at::Tensor& input, ProcessGroup& group);
+  void require(const char* layer, const Tensor& input, ProcessGroup& group);
 
  private:
   int64_t compared_ = 0;

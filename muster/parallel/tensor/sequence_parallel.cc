@@ -22,7 +22,7 @@ namespace {
 // Returns another seed for each rank and each call. All ranks draw the same number, since their
 // generators are in the same state, and the rank tells them apart.
 uint64_t next_seed(int rank) {
-  const at::Tensor drawn = at::randint(std::numeric_limits<int64_t>::max(), {1}, at::kLong);
+  const Tensor drawn = at::randint(std::numeric_limits<int64_t>::max(), {1}, at::kLong);
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // spreads neighbouring ranks
   const uint64_t seed = drawn.item<int64_t>();
   return seed + kOdd * (rank + 1);
@@ -31,10 +31,8 @@ uint64_t next_seed(int rank) {
 }  // namespace
 
 // Weight and bias go as one tensor: one all_reduce in backward.
-at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm,
-                               const at::Tensor& x,
-                               ProcessGroup group) {
-  at::Tensor weight = norm->weight, bias = norm->bias;
+Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm, const Tensor& x, ProcessGroup group) {
+  Tensor weight = norm->weight, bias = norm->bias;
   if (weight.defined() && bias.defined()) {
     const Tensors both = copy_to_group(at::stack({weight, bias}), group).unbind(0);
     weight = both[0];
@@ -60,13 +58,13 @@ SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup&
 }
 
 // An evaluation returns its input, and draws nothing.
-at::Tensor SequenceDropoutImpl::forward(const at::Tensor& x) {
+Tensor SequenceDropoutImpl::forward(const Tensor& x) {
   if (!is_training() || probability_ == 0)
     return x;
   if (probability_ == 1)
     return x * 0;
   generator_.set_current_seed(next_seed(rank_));
-  const at::Tensor kept = at::empty_like(x).bernoulli_(1 - probability_, generator_);
+  const Tensor kept = at::empty_like(x).bernoulli_(1 - probability_, generator_);
   return x * kept.div_(1 - probability_);
 }
 

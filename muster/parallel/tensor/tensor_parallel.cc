@@ -27,11 +27,10 @@ constexpr const char* kPartKey = "part_of_ranks";  // in files of torch::save
 
 // Returns this rank's part of each of `stacks`, with storage of its own. Stacks are layers that
 // were joined into one, such as queries, keys and values.
-at::Tensor own_outputs(const at::Tensor& whole, int64_t stacks, OwnRows rows) {
+Tensor own_outputs(const Tensor& whole, int64_t stacks, OwnRows rows) {
   if (!whole.defined())
     return {};
-  const at::Tensor parts =
-      whole.detach().unflatten(0, {stacks, -1}).narrow(1, rows.begin, rows.length);
+  const Tensor parts = whole.detach().unflatten(0, {stacks, -1}).narrow(1, rows.begin, rows.length);
   return parts.flatten(0, 1).clone(at::MemoryFormat::Contiguous);
 }
 
@@ -58,7 +57,7 @@ std::string wrong_division(const char* call,
 std::string wrong_column(const torch::nn::Linear& layer,
                          const ColumnOptions& options,
                          const ProcessGroup& group) {
-  const at::Tensor& weight = layer->weight;
+  const Tensor& weight = layer->weight;
   if (const auto wrong = wrong_tie("column_parallel", *layer, weight, group); !wrong.empty())
     return wrong;
   const int64_t stacks = options.stacks;
@@ -105,7 +104,7 @@ std::vector<Term> layer_terms(const torch::nn::Linear& layer,
 // is a buffer's, which Module::load of a plain layer leaves alone.
 void DividedLayer::save(torch::serialize::OutputArchive& archive) const {
   Module::save(archive);
-  const at::Tensor which = at::empty({2}, at::kLong);
+  const Tensor which = at::empty({2}, at::kLong);
   which[0] = group_.rank();
   which[1] = group_.size();
   archive.write(kPartKey, which, /*is_buffer=*/true);
@@ -114,7 +113,7 @@ void DividedLayer::save(torch::serialize::OutputArchive& archive) const {
 // Parts of one shape would pass for each other. A file that does not say whose part it has, as of
 // earlier versions, is loaded. The parameters stay as they are where it throws.
 void DividedLayer::load(torch::serialize::InputArchive& archive) {
-  at::Tensor which;
+  Tensor which;
   if (archive.try_read(kPartKey, which, /*is_buffer=*/true)) {
     const auto rank = which[0].item<int64_t>(), ranks = which[1].item<int64_t>();
     if (rank != group_.rank() || ranks != group_.size()) {
@@ -138,7 +137,7 @@ void DividedLayer::load(torch::serialize::InputArchive& archive) {
 
 // It looks at the shape alone, so it costs a step nothing.
 void DividedLayer::require_part(const char* name,
-                                const at::Tensor& mine,
+                                const Tensor& mine,
                                 int64_t dim,
                                 int64_t length) const {
   if (dim < mine.dim() && mine.size(dim) == length)
@@ -189,23 +188,22 @@ void ColumnParallelLinearImpl::require_own_parts() const {
 }
 
 // All ranks call it together where the tokens are sharded, since it gathers them.
-at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
+Tensor ColumnParallelLinearImpl::forward(const Tensor& x) {
   require_own_parts();
   if (!options_.sequence_dim)
     same_input_.require("column_parallel", x, group_);
-  const at::Tensor input = options_.sequence_dim
-                               ? gather_sequence(x, group_, *options_.sequence_dim)
-                               : copy_to_group(x, group_);
+  const Tensor input = options_.sequence_dim ? gather_sequence(x, group_, *options_.sequence_dim)
+                                             : copy_to_group(x, group_);
   return at::linear(input, weight, bias);
 }
 
 // All ranks call it together, since it gathers the parts.
 WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
   require_own_parts();
-  const auto whole = [&](const at::Tensor& mine) {
+  const auto whole = [&](const Tensor& mine) {
     if (options_.stacks == 1)
       return gathered_rows(mine, outputs_, group_);
-    const at::Tensor stacked = mine.detach().unflatten(0, {options_.stacks, -1});
+    const Tensor stacked = mine.detach().unflatten(0, {options_.stacks, -1});
     return gathered(stacked, group_, 1).flatten(0, 1);
   };
   WholeParameters all{{"weight", whole(weight)}};
@@ -251,7 +249,7 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole,
       register_parameter("weight", own_part(whole->weight.detach(), group_, 1).clone(), trained);
   remember_cut(*whole, whole->weight, weight);
   bias = register_parameter("bias",
-                            whole->bias.defined() ? whole->bias.detach().clone() : at::Tensor(),
+                            whole->bias.defined() ? whole->bias.detach().clone() : Tensor(),
                             whole->bias.defined() && whole->bias.requires_grad());
   if (group_.size() > 1)
     optim::mark_layer_parts({weight}, group_.job_ranks());
@@ -264,14 +262,14 @@ void RowParallelLinearImpl::require_own_part() const {
 
 // The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of
 // it.
-at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
+Tensor RowParallelLinearImpl::forward(const Tensor& x) {
   require_own_part();
-  const at::Tensor part = at::linear(x, weight);
+  const Tensor part = at::linear(x, weight);
   if (!options_.sequence_dim) {
-    const at::Tensor sum = reduce_from_group(part, group_);
+    const Tensor sum = reduce_from_group(part, group_);
     return bias.defined() ? sum + bias : sum;
   }
-  const at::Tensor sum = reduce_scatter_sequence(part, group_, *options_.sequence_dim);
+  const Tensor sum = reduce_scatter_sequence(part, group_, *options_.sequence_dim);
   return bias.defined() ? sum + copy_to_group(bias, group_) : sum;
 }
 

@@ -26,16 +26,16 @@ namespace {
 
 // Ids as indices of this rank's rows. `foreign` says which ids another rank has; their index is 0.
 struct OwnIds {
-  at::Tensor index;
-  at::Tensor foreign;
+  Tensor index;
+  Tensor foreign;
 };
 
 // An id beyond an end stays an index of the rank at that end, and out of range there, so that no
 // GPU need be asked.
-OwnIds own_ids(const at::Tensor& ids, int64_t vocabulary, const ProcessGroup& group) {
+OwnIds own_ids(const Tensor& ids, int64_t vocabulary, const ProcessGroup& group) {
   const OwnRows rows = own_rows(vocabulary, group);
-  const at::Tensor index = ids - rows.begin;
-  at::Tensor foreign = at::zeros_like(ids, ids.options().dtype(at::kBool));
+  const Tensor index = ids - rows.begin;
+  Tensor foreign = at::zeros_like(ids, ids.options().dtype(at::kBool));
   if (group.rank() > 0)
     foreign = foreign.logical_or(index < 0);
   if (group.rank() + 1 < group.size())
@@ -46,7 +46,7 @@ OwnIds own_ids(const at::Tensor& ids, int64_t vocabulary, const ProcessGroup& gr
 // Ids on a GPU are not looked at, since that would wait for the device.
 void expect_ids(const char* call,
                 const char* what,
-                const at::Tensor& ids,
+                const Tensor& ids,
                 int64_t vocabulary,
                 const ProcessGroup& group) {
   if (ids.scalar_type() != at::kLong) {
@@ -117,28 +117,28 @@ bool is_half(at::ScalarType type) {
 
 // The forward returns the mean over the targets that are not ignored.
 struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context,
-                            const at::Tensor& logits,
-                            const at::Tensor& targets,
-                            ProcessGroup& group,
-                            int64_t vocabulary,
-                            int64_t ignore_index) {
-    const at::Tensor rows = is_half(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
-    const at::Tensor ignored = targets == ignore_index;
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& logits,
+                        const Tensor& targets,
+                        ProcessGroup& group,
+                        int64_t vocabulary,
+                        int64_t ignore_index) {
+    const Tensor rows = is_half(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
+    const Tensor ignored = targets == ignore_index;
     const OwnIds own = own_ids(targets.masked_fill(ignored, 0), vocabulary, group);
 
     // The largest logit of all ranks is subtracted, so that no exponential overflows.
-    at::Tensor largest = rows.amax(-1);
+    Tensor largest = rows.amax(-1);
     group.all_reduce(largest, ReduceOp::max);
     // Both sums go in one collective.
-    at::Tensor sums = at::empty({2, targets.size(0)}, rows.options());
+    Tensor sums = at::empty({2, targets.size(0)}, rows.options());
     sums[0].copy_((rows - largest.unsqueeze(-1)).exp_().sum(-1));
-    const at::Tensor picked = rows.gather(-1, own.index.unsqueeze(-1)).squeeze(-1) - largest;
+    const Tensor picked = rows.gather(-1, own.index.unsqueeze(-1)).squeeze(-1) - largest;
     sums[1].copy_(picked.masked_fill(own.foreign, 0));
     group.all_reduce(sums);
 
-    const at::Tensor count = ignored.logical_not().sum().to(rows.scalar_type());
-    const at::Tensor losses = sums[0].log() - sums[1];
+    const Tensor count = ignored.logical_not().sum().to(rows.scalar_type());
+    const Tensor losses = sums[0].log() - sums[1];
     context->save_for_backward(
         {logits, own.index, own.foreign, ignored, largest, sums[0].clone(), count});
     return losses.masked_fill(ignored, 0).sum() / count;
@@ -146,16 +146,14 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
 
   // The gradient is the softmax, less 1 at the target. It needs only the sums of the forward, so
   // the ranks exchange nothing.
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
     refuse_second_derivative("parallel_cross_entropy");
-    const torch::autograd::variable_list saved = context->get_saved_variables();
-    const at::Tensor &logits = saved[0], &index = saved[1], &foreign = saved[2],
-                     &ignored = saved[3];
-    const at::Tensor &largest = saved[4], &sum = saved[5], &count = saved[6];
-    const at::Tensor rows = is_half(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
-    at::Tensor gradient = (rows - largest.unsqueeze(-1)).exp_().div_(sum.unsqueeze(-1));
-    const at::Tensor minus_one = foreign.logical_not().to(rows.scalar_type()).neg_();
+    const Tensors saved = context->get_saved_variables();
+    const Tensor &logits = saved[0], &index = saved[1], &foreign = saved[2], &ignored = saved[3];
+    const Tensor &largest = saved[4], &sum = saved[5], &count = saved[6];
+    const Tensor rows = is_half(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
+    Tensor gradient = (rows - largest.unsqueeze(-1)).exp_().div_(sum.unsqueeze(-1));
+    const Tensor minus_one = foreign.logical_not().to(rows.scalar_type()).neg_();
     gradient.scatter_add_(-1, index.unsqueeze(-1), minus_one.unsqueeze(-1));
     gradient.mul_(gradients[0] / count).masked_fill_(ignored.unsqueeze(-1), 0);
     return {gradient.to(logits.scalar_type()), {}, {}, {}, {}};
@@ -177,7 +175,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
   require_agreement(
       group_, "parallel_embedding", wrong_embedding(whole, vocabulary_, group_), terms);
   const OwnRows rows = own_rows(vocabulary_, group_);
-  const at::Tensor own = whole->weight.detach().narrow(0, rows.begin, rows.length).clone();
+  const Tensor own = whole->weight.detach().narrow(0, rows.begin, rows.length).clone();
   weight = register_parameter("weight", own, whole->weight.requires_grad());
   remember_cut(*whole, whole->weight, weight);
   if (group_.size() > 1)
@@ -196,12 +194,12 @@ void ParallelEmbeddingImpl::require_own_part() const {
 }
 
 // All ranks call it together, with the same tokens.
-at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
+Tensor ParallelEmbeddingImpl::forward(const Tensor& tokens) {
   require_own_part();
   expect_ids("ParallelEmbedding", "tokens", tokens, vocabulary_, group_);
   same_input_.require("parallel_embedding", tokens, group_);
   const OwnIds own = own_ids(tokens, vocabulary_, group_);
-  const at::Tensor part =
+  const Tensor part =
       at::embedding(weight, own.index, padding_).masked_fill(own.foreign.unsqueeze(-1), 0);
   if (!options_.sequence_dim)
     return reduce_from_group(part, group_);
@@ -226,10 +224,10 @@ ParallelEmbedding parallel_embedding(const torch::nn::Embedding& whole,
 }
 
 // All ranks call it together, with the same targets and each its part of the logits.
-at::Tensor parallel_cross_entropy(const at::Tensor& logits,
-                                  const at::Tensor& targets,
-                                  ProcessGroup group,
-                                  ParallelLossOptions options) {
+Tensor parallel_cross_entropy(const Tensor& logits,
+                              const Tensor& targets,
+                              ProcessGroup group,
+                              ParallelLossOptions options) {
   constexpr const char* kCall = "parallel_cross_entropy";
   const int64_t own = logits.dim() > 0 ? logits.size(-1) : 0;
   const int64_t vocabulary = options.vocabulary;
