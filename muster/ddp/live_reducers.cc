@@ -30,6 +30,13 @@ std::set<const c10::TensorImpl*> addresses_of(const Tensors& tensors) {
   return found;
 }
 
+// The lock is held while it looks.
+template <class Predicate>
+bool is_any(const Predicate& holds) {
+  const std::lock_guard lock(mutex());
+  return std::ranges::any_of(all(), holds);
+}
+
 }  // namespace
 
 LiveReducer::LiveReducer() {
@@ -59,31 +66,24 @@ void LiveReducer::set(const Tensors& parameters, const Tensors& trained, Ignores
 }
 
 bool LiveReducer::another_awaits(const Tensor& parameter) const {
-  if (!shares_)
-    return false;
-  const std::lock_guard lock(mutex());
-  return std::ranges::any_of(all(), [&](const LiveReducer* other) {
+  return shares_ && is_any([&](const LiveReducer* other) {
     return other != this && other->awaits_ &&
            other->trained_.contains(parameter.unsafeGetTensorImpl());
   });
 }
 
 bool LiveReducer::any_keeps_gradient(const Tensor& parameter) {
-  const std::lock_guard lock(mutex());
-  return std::ranges::any_of(all(), [&](const LiveReducer* reducer) {
+  return is_any([&](const LiveReducer* reducer) {
     return reducer->keeps_gradients_ && reducer->trained_.contains(parameter.unsafeGetTensorImpl());
   });
 }
 
 bool LiveReducer::any_has(const Tensor& parameter) {
-  const std::lock_guard lock(mutex());
-  return std::ranges::any_of(all(),
-                             [&](const LiveReducer* reducer) { return reducer->has(parameter); });
+  return is_any([&](const LiveReducer* reducer) { return reducer->has(parameter); });
 }
 
 bool LiveReducer::any_knows(const Tensor& parameter) {
-  const std::lock_guard lock(mutex());
-  return std::ranges::any_of(all(), [&](const LiveReducer* reducer) {
+  return is_any([&](const LiveReducer* reducer) {
     return reducer->has(parameter) || (reducer->ignores_ && reducer->ignores_(parameter));
   });
 }

@@ -74,9 +74,7 @@ void add(Lots& lots,
     state.step(state.step() + 1);
   state.exp_avg(laid_out_as(parameter, state.exp_avg()));
   state.exp_avg_sq(laid_out_as(parameter, state.exp_avg_sq()));
-  Lot& lot = lots.of(parameter);
-  lot.parameters.push_back(parameter);
-  lot.gradients.push_back(laid_out_as(parameter, parameter.grad()));
+  Lot& lot = lots.add(parameter);
   lot.state.resize(3);
   lot.state[0].push_back(state.exp_avg());
   lot.state[1].push_back(state.exp_avg_sq());

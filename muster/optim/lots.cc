@@ -40,6 +40,13 @@ Tensor laid_out_as(const Tensor& model, const Tensor& tensor) {
   return at::empty_like(model).copy_(tensor);
 }
 
+Lot& Lots::add(const Tensor& parameter, bool is_first_step) {
+  Lot& lot = lots_[{parameter.device().index(), parameter.scalar_type(), is_first_step}];
+  lot.parameters.push_back(parameter);
+  lot.gradients.push_back(laid_out_as(parameter, parameter.grad()));
+  return lot;
+}
+
 const Tensor& StepCounts::of(const Tensor& parameter, int64_t step) {
   Tensor& count = counts_[{parameter.device().index(), step}];
   if (count.defined())

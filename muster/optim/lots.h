@@ -54,9 +54,8 @@ struct Lot {
 // Lots by device, type and, for SGD with dampening, whether the step is a parameter's first.
 class Lots {
  public:
-  Lot& of(const Tensor& parameter, bool is_first_step = false) {
-    return lots_[{parameter.device().index(), parameter.scalar_type(), is_first_step}];
-  }
+  // The lot that the parameter, and its gradient, is put into.
+  Lot& add(const Tensor& parameter, bool is_first_step = false);
   auto begin() const { return lots_.begin(); }
   auto end() const { return lots_.end(); }
 

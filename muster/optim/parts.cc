@@ -38,20 +38,8 @@ class MarkedTensors {
   }
 
   bool has(const Tensor& tensor) { return count_of(tensor) > 0; }
-
-  int count_of(const Tensor& tensor) {
-    const std::lock_guard lock(mutex_);
-    const auto found = marks_.find(tensor.unsafeGetTensorImpl());
-    const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
-    return is_marked ? found->second.count : 0;
-  }
-
-  std::vector<int> numbers_of(const Tensor& tensor) {
-    const std::lock_guard lock(mutex_);
-    const auto found = marks_.find(tensor.unsafeGetTensorImpl());
-    const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
-    return is_marked ? found->second.numbers : std::vector<int>();
-  }
+  int count_of(const Tensor& tensor) { return of(tensor, &Mark::count); }
+  std::vector<int> numbers_of(const Tensor& tensor) { return of(tensor, &Mark::numbers); }
 
  private:
   struct Mark {
@@ -59,6 +47,15 @@ class MarkedTensors {
     int count = 0;
     std::vector<int> numbers = {};  // of ranks
   };
+
+  // A tensor without a mark has none of what a mark says.
+  template <class Value>
+  Value of(const Tensor& tensor, Value Mark::* value) {
+    const std::lock_guard lock(mutex_);
+    const auto found = marks_.find(tensor.unsafeGetTensorImpl());
+    const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
+    return is_marked ? found->second.*value : Value();
+  }
 
   std::mutex mutex_;
   std::map<const c10::TensorImpl*, Mark> marks_;

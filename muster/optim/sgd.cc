@@ -46,18 +46,9 @@ void add_momentum(Lots& lots,
     optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(made);
   }
   state->momentum_buffer(laid_out_as(parameter, state->momentum_buffer()));
-  Lot& lot = lots.of(parameter, is_first && dampening != 0);
+  Lot& lot = lots.add(parameter, is_first && dampening != 0);
   lot.state.resize(1);
   lot.state[0].push_back(state->momentum_buffer());
-  lot.parameters.push_back(parameter);
-  lot.gradients.push_back(laid_out_as(parameter, parameter.grad()));
-}
-
-void add_plain(Lots& lots, const Tensor& parameter) {
-  Lot& lot = lots.of(parameter);
-  lot.state.resize(1);
-  lot.parameters.push_back(parameter);
-  lot.gradients.push_back(laid_out_as(parameter, parameter.grad()));
 }
 
 void sgd_on_lot(
@@ -88,7 +79,7 @@ void take_step(torch::optim::SGD& optimizer, const StepKind& kind) {
     Lots lots;
     for (const Tensor& parameter : with_gradients(group)) {
       if (options.momentum() == 0)
-        add_plain(lots, parameter);
+        lots.add(parameter).state.resize(1);
       else
         add_momentum(lots, optimizer, parameter, options.dampening(), kind);
     }
