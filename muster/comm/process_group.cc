@@ -161,7 +161,7 @@ void ProcessGroup::all_reduce(Tensor tensor, ReduceOp op) {
 
 // The tensor itself is what the backend reads and writes, unless it is not plain.
 Work ProcessGroup::all_reduce_async(Tensor tensor, ReduceOp op, Caller caller) {
-  ProcessGroupCall call("all_reduce", state_.get(), timeout_);
+  ProcessGroupCall call("all_reduce", *this);
   Tensors tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " ", tensor_text(tensor)); });
@@ -174,7 +174,7 @@ Work ProcessGroup::all_reduce_async(Tensor tensor, ReduceOp op, Caller caller) {
 
 // Every rank's tensor may be written: backends use it for what they add up on the way.
 Work ProcessGroup::reduce_async(Tensor tensor, int root, ReduceOp op, Caller caller) {
-  ProcessGroupCall call("reduce", state_.get(), timeout_);
+  ProcessGroupCall call("reduce", *this);
   call.check_root(root);
   Tensors tensors{call.numbers(tensor, true, op)};
   state_->count(tensor);
@@ -189,7 +189,7 @@ Work ProcessGroup::reduce_async(Tensor tensor, int root, ReduceOp op, Caller cal
 
 // Only the root's bytes count as traffic: the others give nothing.
 Work ProcessGroup::broadcast_async(Tensor tensor, int root, Caller caller) {
-  ProcessGroupCall call("broadcast", state_.get(), timeout_);
+  ProcessGroupCall call("broadcast", *this);
   call.check_root(root);
   Tensors tensors{call.moved(tensor, true)};
   if (state_->rank == root)
@@ -204,7 +204,7 @@ Work ProcessGroup::broadcast_async(Tensor tensor, int root, Caller caller) {
 
 // Outputs and inputs go flat: Gloo compares the number of dimensions too.
 Work ProcessGroup::all_gather_async(Tensor output, Tensor input, Caller caller) {
-  ProcessGroupCall call("all_gather", state_.get(), timeout_);
+  ProcessGroupCall call("all_gather", *this);
   Tensor to = call.moved(output, true).view(-1);
   Tensor from = call.apart(call.moved(input, false).view(-1), to);
   call.check_parts(output, input, "output", "input");
@@ -217,7 +217,7 @@ Work ProcessGroup::all_gather_async(Tensor output, Tensor input, Caller caller) 
 
 // The input is flat too: a rank's part is what lies at its place in memory.
 Work ProcessGroup::reduce_scatter_async(Tensor output, Tensor input, ReduceOp op, Caller caller) {
-  ProcessGroupCall call("reduce_scatter", state_.get(), timeout_);
+  ProcessGroupCall call("reduce_scatter", *this);
   Tensor to = call.numbers(output, true, op).view(-1);
   Tensor from = call.apart(call.numbers(input, false, op).view(-1), to);
   call.check_parts(input, output, "input", "output");
@@ -236,7 +236,7 @@ Work ProcessGroup::all_to_all_async(Tensor output,
                                     std::vector<int64_t> output_splits,
                                     std::vector<int64_t> input_splits,
                                     Caller caller) {
-  ProcessGroupCall call("all_to_all", state_.get(), timeout_);
+  ProcessGroupCall call("all_to_all", *this);
   Tensor to = call.moved(output, true);
   Tensor from = call.apart(call.moved(input, false), to);
   const auto check =
@@ -278,7 +278,7 @@ Work ProcessGroup::all_to_all_async(Tensor output,
 
 // Only the root checks an output; the ranks compare the inputs, which are alike on all of them.
 Work ProcessGroup::gather_async(Tensor output, Tensor input, int root, Caller caller) {
-  ProcessGroupCall call("gather", state_.get(), timeout_);
+  ProcessGroupCall call("gather", *this);
   call.check_root(root);
   Tensors inputs{call.moved(input, false)};
   state_->count(inputs[0]);
@@ -300,7 +300,7 @@ Work ProcessGroup::gather_async(Tensor output, Tensor input, int root, Caller ca
 
 // Only the root has an input, whose parts are like every rank's output.
 Work ProcessGroup::scatter_async(Tensor output, Tensor input, int root, Caller caller) {
-  ProcessGroupCall call("scatter", state_.get(), timeout_);
+  ProcessGroupCall call("scatter", *this);
   call.check_root(root);
   Tensors outputs{call.moved(output, true)};
   std::vector<Tensors> inputs;
@@ -321,7 +321,7 @@ Work ProcessGroup::scatter_async(Tensor output, Tensor input, int root, Caller c
 
 // c10d's own send() has no time limit for one message; muster's backend for the CPU has.
 Work ProcessGroup::send_async(Tensor tensor, int to, int tag) {
-  ProcessGroupCall call("send", state_.get(), timeout_);
+  ProcessGroupCall call("send", *this);
   call.check_root(to);
   Tensors tensors{call.host_tensor(tensor, false)};
   state_->count(tensor);
@@ -332,7 +332,7 @@ Work ProcessGroup::send_async(Tensor tensor, int to, int tag) {
 }
 
 Work ProcessGroup::recv_async(Tensor tensor, int from, int tag) {
-  ProcessGroupCall call("recv", state_.get(), timeout_);
+  ProcessGroupCall call("recv", *this);
   call.check_root(from);
   Tensors tensors{call.host_tensor(tensor, true)};
   if (timeout_ && state_->blocking)
@@ -344,7 +344,7 @@ Work ProcessGroup::recv_async(Tensor tensor, int from, int tag) {
 
 // A group on GPUs has its barriers there too.
 Work ProcessGroup::barrier_async(Caller caller) {
-  ProcessGroupCall call("barrier", state_.get(), timeout_);
+  ProcessGroupCall call("barrier", *this);
   call.without_tensors();
   return call.start_barrier(caller);
 }

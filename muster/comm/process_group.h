@@ -224,6 +224,7 @@ class ProcessGroup {
  private:
   void close();
   void agree_on_members(const std::vector<int>& ranks);
+  friend class ProcessGroupCall;
 
   std::shared_ptr<State> state_;
   std::optional<std::chrono::milliseconds> timeout_;  // of each call; none: the group's

@@ -33,7 +33,7 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   Tensor content = at::empty({size}, at::kByte);
   if (rank() == root)
     std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
-  ProcessGroupCall call("broadcast_bytes", state_.get(), timeout_);
+  ProcessGroupCall call("broadcast_bytes", *this);
   Tensors tensors{content};
   call.in_common([&] { return cat("from ", root); });
   call.start([&](auto& group) {
@@ -51,24 +51,21 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   Tensor lengths = at::empty({size()}, at::kLong);
   Tensor length = at::empty({1}, at::kLong);
   length.fill_(std::ssize(bytes));
-  ProcessGroupCall gather_lengths("all_gather_bytes", state_.get(), timeout_);
-  gather_lengths.in_common([&] { return cat("lengths ", what); });
-  gather_lengths
-      .start([&](auto& group) {
-        return all_gather_single(
-            group, lengths, length, gather_lengths.options<c10d::AllgatherOptions>(Caller::waits));
-      })
-      .wait();
+  const auto gather = [this](Tensor& all, Tensor& own, const std::string& in_common) {
+    ProcessGroupCall call("all_gather_bytes", *this);
+    call.in_common([&] { return in_common; });
+    call.start([&](auto& group) {
+          return all_gather_single(
+              group, all, own, call.options<c10d::AllgatherOptions>(Caller::waits));
+        })
+        .wait();
+  };
+  gather(lengths, length, cat("lengths ", what));
   const auto longest = std::max<int64_t>(lengths.max().item<int64_t>(), 1);
   Tensor mine = at::zeros({longest}, at::kByte);
   std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
   Tensor all = at::empty({size() * longest}, at::kByte);
-  ProcessGroupCall call("all_gather_bytes", state_.get(), timeout_);
-  call.start([&](auto& group) {
-        return all_gather_single(
-            group, all, mine, call.options<c10d::AllgatherOptions>(Caller::waits));
-      })
-      .wait();
+  gather(all, mine, "");
   const auto* const first = static_cast<const char*>(all.const_data_ptr());
   return mapped_indices(size(), [&](int rank) {
     return std::string(first + rank * longest, lengths[rank].item<int64_t>());

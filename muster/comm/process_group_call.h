@@ -25,8 +25,10 @@ class ProcessGroupCall {
  public:
   using Limit = std::optional<milliseconds>;
 
-  // `limit` is the call's own time limit; without one it has the group's. Throws:
-  // failed_precondition after shutdown().
+  // With the time limit of the value that is called. Throws: failed_precondition after shutdown().
+  ProcessGroupCall(const char* operation, const ProcessGroup& group)
+      : ProcessGroupCall(operation, group.state_.get(), group.timeout_) {}
+  // `limit` is the call's own time limit; without one it has the group's. Throws: as the other.
   ProcessGroupCall(const char* operation, ProcessGroup::State* state, Limit limit = {});
 
   // A tensor that the backend reads or writes: checked, plain (host/plain_tensor.h). An `output` is

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -160,21 +159,17 @@ Tensor room_for_rows(const GivenRows& given, int64_t rows, c10::Device device) {
   return at::empty(shape, at::TensorOptions().dtype(given.type).device(where));
 }
 
-std::vector<int64_t> rows_of(const std::vector<GivenRows>& all) {
-  return mapped(all, &GivenRows::rows);
-}
-
 }  // namespace
 
 // An all_to_all in which everybody has rows for the root alone.
 Tensors ProcessGroup::gather_varying(const Tensor& input, int root) {
   const char* const operation = "gather_varying";
-  ProcessGroupCall(operation, state_.get(), timeout_).check_root(root);
+  ProcessGroupCall(operation, *this).check_root(root);
   const at::NoGradGuard no_grad;
   const auto all = tell_each_other(operation, cat(operation, " to ", root), input, *this);
   const GivenRows& mine = all[rank()];
-  const std::vector<int64_t> rows = rows_of(all);
-  const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const auto rows = mapped(all, &GivenRows::rows);
+  const auto sum = sum_of<int64_t>(all, &GivenRows::rows);
   const bool is_root = rank() == root;
   Tensor joined = room_for_rows(mine, is_root ? sum : 0, device());
   const bool is_moved = sum > 0 && !contains(mine.row, 0);
@@ -195,8 +190,8 @@ Tensors ProcessGroup::all_gather_varying(const Tensor& input) {
   const char* const operation = "all_gather_varying";
   const at::NoGradGuard no_grad;
   const auto all = tell_each_other(operation, operation, input, *this);
-  const std::vector<int64_t> rows = rows_of(all);
-  const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const auto rows = mapped(all, &GivenRows::rows);
+  const auto sum = sum_of<int64_t>(all, &GivenRows::rows);
   const auto parts = room_for_rows(all[rank()], sum, device()).split_with_sizes(rows, 0);
   for (int from = 0; from < size(); ++from) {
     const Tensor& part = parts[from];

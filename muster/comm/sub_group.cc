@@ -64,7 +64,7 @@ BackendPtr split_parent(const ProcessGroup::State& state) {
 void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
   const std::string mine = cat("[", join(ranks, ", "), "]");
   if (!state_->can.compares_calls) {
-    ProcessGroupCall call("new_group", state_.get(), timeout_);
+    ProcessGroupCall call("new_group", *this);
     call.without_tensors();
     call.in_common([&] { return mine; });
     call.start_barrier(Caller::waits).wait();
