@@ -127,14 +127,16 @@ TileOptions tile_options(const ContextOptions& options, const Tensor& q) {
   return {.scale = options.scale.value_or(1 / std::sqrt(q.size(3))), .tile = options.tile};
 }
 
-// `keys` is keys and values, stacked, so that one message moves both.
-Attended go_round(const Tensor& q,
-                  Tensor keys,
-                  ProcessGroup& group,
-                  const ContextOptions& options) {
+// `keys` is keys and values, stacked, so that one message moves both. Calls visit(keys, own tokens,
+// the block's, diagonal) for each pair of each block, and after(ring) when a block's are over.
+template <class Visit, class After>
+void each_block(int64_t own_tokens,
+                Tensor keys,
+                ProcessGroup& group,
+                const ContextOptions& options,
+                const Visit& visit,
+                const After& after) {
   Ring ring(group);
-  const TileOptions tiles = tile_options(options, q);
-  const Attended attended = nothing_attended(q);
   Tensor come = at::empty_like(keys);
   for (int64_t step = 0; step < group.size(); ++step) {
     std::optional<Work> moving;
@@ -142,60 +144,64 @@ Attended go_round(const Tensor& q,
     if (step + 1 < group.size())
       moving = ring.shift(come, keys);
     each_pair(
-        group, ring.owner(step), options, q.size(2), [&](auto own, auto block, bool diagonal) {
-          attend(own(q),
-                 block(keys[0]),
-                 block(keys[1]),
-                 diagonal,
-                 tiles,
-                 {.out = own(attended.out), .log_sum = own(attended.log_sum)});
-        });
+        group, ring.owner(step), options, own_tokens, [&](auto... pair) { visit(keys, pair...); });
     if (moving)
       moving->wait();
     std::swap(keys, come);
+    after(ring);
   }
+}
+
+Attended go_round(const Tensor& q,
+                  const Tensor& keys,
+                  ProcessGroup& group,
+                  const ContextOptions& options) {
+  const TileOptions tiles = tile_options(options, q);
+  const Attended attended = nothing_attended(q);
+  const auto visit = [&](const Tensor& come, auto own, auto block, bool diagonal) {
+    attend(own(q),
+           block(come[0]),
+           block(come[1]),
+           diagonal,
+           tiles,
+           {.out = own(attended.out), .log_sum = own(attended.log_sum)});
+  };
+  each_block(q.size(2), keys, group, options, visit, [](Ring&) {});
   return attended;
 }
 
 // Each block's gradients go round with it, and one step further, to the rank that owns the block.
 AttentionGradients go_round_backward(const Tensor& q,
-                                     Tensor keys,
+                                     const Tensor& keys,
                                      const Attended& attended,
                                      const Tensor& out,
                                      ProcessGroup& group,
                                      const ContextOptions& options) {
-  Ring ring(group);
   const TileOptions tiles = tile_options(options, q);
   const at::ScalarType type = attended.out.scalar_type();
   const Tensor weighted = (out.to(type) * attended.out).sum(-1);
   const Tensor of_q = at::zeros_like(attended.out);
   Tensor of_keys = at::zeros(keys.sizes(), keys.options().dtype(type));
-  Tensor come = at::empty_like(keys), come_of_keys = at::empty_like(of_keys);
-  for (int64_t step = 0; step < group.size(); ++step) {
-    std::optional<Work> moving;
-    if (step + 1 < group.size())
-      moving = ring.shift(come, keys);
-    each_pair(
-        group, ring.owner(step), options, q.size(2), [&](auto own, auto block, bool diagonal) {
-          attend_backward(own(q),
-                          block(keys[0]),
-                          block(keys[1]),
-                          diagonal,
-                          tiles,
-                          own(attended.log_sum),
-                          own(out),
-                          own(weighted),
-                          {.q = own(of_q), .k = block(of_keys[0]), .v = block(of_keys[1])});
-        });
-    if (moving)
-      moving->wait();
-    std::swap(keys, come);
-    // The gradients leave after this block's share is added, so they cannot travel during it.
-    if (group.size() > 1) {
-      ring.shift(come_of_keys, of_keys).wait();
-      std::swap(of_keys, come_of_keys);
-    }
-  }
+  Tensor come_of_keys = at::empty_like(of_keys);
+  const auto visit = [&](const Tensor& come, auto own, auto block, bool diagonal) {
+    attend_backward(own(q),
+                    block(come[0]),
+                    block(come[1]),
+                    diagonal,
+                    tiles,
+                    own(attended.log_sum),
+                    own(out),
+                    own(weighted),
+                    {.q = own(of_q), .k = block(of_keys[0]), .v = block(of_keys[1])});
+  };
+  // The gradients leave after this block's share is added, so they cannot travel during it.
+  const auto move_gradients = [&](Ring& ring) {
+    if (group.size() == 1)
+      return;
+    ring.shift(come_of_keys, of_keys).wait();
+    std::swap(of_keys, come_of_keys);
+  };
+  each_block(q.size(2), keys, group, options, visit, move_gradients);
   return {.q = of_q, .k = of_keys[0], .v = of_keys[1]};
 }
 
