@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/nccl/stream_order.h"
 
@@ -22,9 +23,7 @@ bool is_like(const Tensor& tensor, const Tensor& model) {
 }
 
 std::string shape_of(const Tensor& tensor) {
-  if (!tensor.defined())
-    return "none";
-  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
+  return tensor.defined() ? tensor_text(tensor) : "none";
 }
 
 // The bucket's views in the parameters' shapes. A bucket of complex gradients has real numbers, but

@@ -5,6 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
@@ -23,10 +24,7 @@ std::string describe(const std::string& kind, const std::string& name, const Ten
              " ",
              name,
              ": ",
-             c10::toString(tensor.scalar_type()),
-             " [",
-             join(tensor.sizes(), ", "),
-             "]",
+             tensor_text(tensor),
              strides_of(tensor),
              kind == "parameter" && !tensor.requires_grad() ? " (frozen)" : "");
 }

@@ -87,11 +87,7 @@ std::vector<Term> terms_of(const std::string& name, const Tensors& tensors) {
   for (const size_t i : indices_of(tensors)) {
     const Tensor& tensor = tensors[i];
     terms.push_back({.name = cat(name, " ", i),
-                     .value = cat(c10::toString(tensor.scalar_type()),
-                                  " [",
-                                  sizes_text(tensor),
-                                  "] with bits ",
-                                  hash_of_bits(tensor))});
+                     .value = cat(tensor_text(tensor), " with bits ", hash_of_bits(tensor))});
   }
   return terms;
 }

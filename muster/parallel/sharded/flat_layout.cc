@@ -58,13 +58,7 @@ std::string flat_problem(const std::string& owner,
         owner, ": expected parameters, got none (rank ", group.job_rank(), "); give the model's");
   for (const size_t i : indices_of(parameters)) {
     const Tensor& parameter = parameters[i];
-    const std::string name = cat("parameter ",
-                                 i,
-                                 ", ",
-                                 c10::toString(parameter.scalar_type()),
-                                 " [",
-                                 sizes_text(parameter),
-                                 "],");
+    const std::string name = cat("parameter ", i, ", ", tensor_text(parameter), ",");
     if (parameter.device() != group.device()) {
       return cat(owner,
                  ": expected parameters on ",
@@ -190,11 +184,7 @@ void require_same_place(const std::string& owner,
   if (parameter.sizes() == place.sizes() && parameter.device() == place.device())
     return;
   const auto kind_of = [](const Tensor& tensor) {
-    return cat(c10::toString(tensor.scalar_type()),
-               " [",
-               sizes_text(tensor),
-               "] on ",
-               tensor.device().str());
+    return cat(tensor_text(tensor), " on ", tensor.device().str());
   };
   throw failed_precondition(
       owner,

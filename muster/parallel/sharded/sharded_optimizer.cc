@@ -473,10 +473,8 @@ void ShardsState::require_same_type(const Tensor& parameter, const Tensor& place
       "sharded optimizer: expected parameters of ",
       c10::toString(place.scalar_type()),
       ", as they were sharded, got one of ",
-      c10::toString(parameter.scalar_type()),
-      " [",
-      sizes_text(parameter),
-      "] (rank ",
+      tensor_text(parameter),
+      " (rank ",
       group.job_rank(),
       "); call net->to(type) before the optimizer is made, and load values of its type");
 }
