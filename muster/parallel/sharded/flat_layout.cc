@@ -161,10 +161,8 @@ void agree_on_parameters(const std::string& owner,
     trained += parameter.requires_grad() ? '1' : '0';
   terms.push_back({.name = "trained parameters", .value = trained});
   // Parameters that this rank refuses may have no memory to hash.
-  if (wrong.empty()) {
-    const std::vector<Term> of_parameters = terms_of("parameter", parameters);
-    terms.insert(terms.end(), of_parameters.begin(), of_parameters.end());
-  }
+  if (wrong.empty())
+    append_all(terms, terms_of("parameter", parameters));
   require_agreement(group, owner, wrong, terms);
 }
 

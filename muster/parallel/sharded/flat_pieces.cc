@@ -32,10 +32,8 @@ const std::vector<std::string>& ParameterNames::of(const std::string& owner,
 void add_flat_pieces(TensorPieces& to,
                      const std::string& owner,
                      const ParameterNames& names,
-                     const FlatLayout& layout,
-                     const Tensors& parameters,
-                     const std::vector<FlatPiece>& pieces,
-                     const Tensors& tensors) {
+                     const OptimizerParts& parts) {
+  const auto& [layout, parameters, pieces, tensors, options] = parts;
   // Parameters without elements lie in no part, so every rank has them whole.
   for (const size_t i : indices_of(parameters))
     if (layout.counts[i] == 0)

@@ -10,7 +10,7 @@
 
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"
-#include "muster/parallel/sharded/flat_layout.h"
+#include "muster/parallel/sharded/optimizer_parts.h"
 
 namespace muster {
 
@@ -25,13 +25,9 @@ class ParameterNames {
   std::map<const c10::TensorImpl*, std::vector<std::string>> names_;
 };
 
-// `tensors[i]` has the elements of `pieces[i]`.
 void add_flat_pieces(TensorPieces& to,
                      const std::string& owner,
                      const ParameterNames& names,
-                     const FlatLayout& layout,
-                     const Tensors& parameters,
-                     const std::vector<FlatPiece>& pieces,
-                     const Tensors& tensors);
+                     const OptimizerParts& parts);
 
 }  // namespace muster

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -16,6 +15,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/each_once.h"
@@ -150,7 +150,7 @@ Tensors parts_of(const FullyShardedSet& set, const Tensor& parameter) {
     throw invalid_argument(
         "fully sharded: expected groups of the wrapped modules' parameters, got "
         "another one of shape [",
-        join(parameter.sizes(), ", "),
+        sizes_text(parameter),
         "] (rank ",
         set.group.job_rank(),
         "); wrap the module that it is in first");
@@ -168,19 +168,11 @@ Tensors parts_of(const FullyShardedSet& set, const Tensor& parameter) {
 // Groups keep their options; only their parameters become this rank's parts.
 std::vector<OptimizerParamGroup> FullySharded::parameters(
     const std::vector<OptimizerParamGroup>& groups) const {
-  std::vector<OptimizerParamGroup> distinct = groups;
-  optim::keep_each_once("fully sharded", distinct, cat(" (rank ", set_->group.job_rank(), ")"));
-  std::vector<OptimizerParamGroup> divided;
-  for (const OptimizerParamGroup& group : distinct) {
-    Tensors parts;
-    for (const Tensor& parameter : group.params())
-      std::ranges::move(parts_of(*set_, parameter), std::back_inserter(parts));
-    if (group.has_options()) {
-      divided.emplace_back(std::move(parts), group.options().clone());
-    } else {
-      divided.emplace_back(std::move(parts));
-    }
-  }
+  std::vector<OptimizerParamGroup> divided = groups;
+  optim::keep_each_once("fully sharded", divided, cat(" (rank ", set_->group.job_rank(), ")"));
+  for (OptimizerParamGroup& group : divided)
+    group.params() = concatenated(
+        group.params(), [this](const Tensor& parameter) { return parts_of(*set_, parameter); });
   return divided;
 }
 
@@ -241,11 +233,7 @@ std::shared_ptr<void> FullySharded::whole_parameters() {
 void FullySharded::gather_state(torch::optim::Optimizer& optimizer,
                                 torch::optim::Optimizer& plain) {
   for (const auto& unit : set_->units)
-    gather_optimizer_state(
-        {unit->layout, unit->parameters, unit->pieces, unit->tensors, unit->part.options()},
-        optimizer,
-        plain,
-        set_->group);
+    gather_optimizer_state(unit->parts(), optimizer, plain, set_->group);
   copy_group_options(optimizer, plain);
 }
 
@@ -253,10 +241,7 @@ void FullySharded::gather_state(torch::optim::Optimizer& optimizer,
 void FullySharded::divide_state(torch::optim::Optimizer& optimizer,
                                 torch::optim::Optimizer& plain) {
   for (const auto& unit : set_->units)
-    divide_optimizer_state(
-        {unit->layout, unit->parameters, unit->pieces, unit->tensors, unit->part.options()},
-        optimizer,
-        plain);
+    divide_optimizer_state(unit->parts(), optimizer, plain);
   copy_group_options(plain, optimizer);
 }
 
@@ -268,13 +253,7 @@ TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
     if (!set_->whole)
       unit->take_replaced();
   for (const auto& unit : set_->units)
-    add_flat_pieces(pieces,
-                    "fully sharded",
-                    names,
-                    unit->layout,
-                    unit->parameters,
-                    unit->pieces,
-                    unit->tensors);
+    add_flat_pieces(pieces, "fully sharded", names, unit->parts());
   for (const auto& item : model.named_parameters()) {
     if (set_->owners.contains(item.value().unsafeGetTensorImpl()))
       continue;

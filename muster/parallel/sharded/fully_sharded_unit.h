@@ -20,6 +20,7 @@
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/gradient_buffers.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
+#include "muster/parallel/sharded/optimizer_parts.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
 #include "muster/parallel/sharded/unreduced_gradients.h"
@@ -139,6 +140,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   void expect_gathered(size_t parameter, const Tensor& values);
   void require_expected(const Tensor& gathered);
   bool holds_whole_gradients() const;
+  OptimizerParts parts() const { return {layout, parameters, pieces, tensors, part.options()}; }
 
   std::weak_ptr<FullyShardedSet> owner;
   int64_t number;  // in its set, for all ranks to compare

@@ -245,9 +245,13 @@ void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimi
   }
 }
 
-// Optimizers with another number of groups keep their own options.
 void copy_group_options(Optimizer& from, Optimizer& to) {
   part_check_kinds(from, to);
+  copy_options_of_any(from, to);
+}
+
+// Optimizers with another number of groups keep their own options.
+void copy_options_of_any(Optimizer& from, Optimizer& to) {
   auto& groups = from.param_groups();
   if (groups.size() != to.param_groups().size())
     return;

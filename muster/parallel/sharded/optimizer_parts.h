@@ -33,7 +33,9 @@ void divide_optimizer_state(const OptimizerParts& parts,
                             torch::optim::Optimizer& part,
                             torch::optim::Optimizer& whole);
 
-// Copies the options (rates) of each group, if both have the same number of groups.
+// Copies the options (rates) of each group, if both have the same number of groups. The first
+// throws as above.
 void copy_group_options(torch::optim::Optimizer& from, torch::optim::Optimizer& to);
+void copy_options_of_any(torch::optim::Optimizer& from, torch::optim::Optimizer& to);
 
 }  // namespace muster

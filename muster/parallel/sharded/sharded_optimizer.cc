@@ -42,6 +42,7 @@ namespace muster {
 // Parameters that are gathered together, and whose gradients are reduced together.
 struct ShardBucket {
   explicit ShardBucket(size_t group_) : group(group_) {}
+  OptimizerParts parts() const { return {layout, parameters, pieces, tensors, flat.options()}; }
 
   size_t group;  // of parameters
   Tensors parameters;
@@ -104,8 +105,7 @@ void require_same_values(const Tensors& replaced, ProcessGroup& group) {
       throw;
     throw Error(error.code(),
                 cat("sharded optimizer: expected all ranks to put the same values into the "
-                    "parameters before a "
-                    "step, got others or none on some of them (rank ",
+                    "parameters before a step, got others or none on some of them (rank ",
                     group.job_rank(),
                     "); load the same file on every rank: ",
                     error.message()));
@@ -226,18 +226,11 @@ void ShardsState::make_buckets(const Groups& groups) {
 
 // Each group has this rank's pieces of its parameters, and its own options.
 ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
-  Groups parts;
-  for (const size_t g : indices_of(groups)) {
-    Tensors tensors;
-    for (const ShardBucket& bucket : buckets)
-      if (bucket.group == g)
-        tensors.insert(tensors.end(), bucket.tensors.begin(), bucket.tensors.end());
-    if (groups[g].has_options()) {
-      parts.emplace_back(std::move(tensors), groups[g].options().clone());
-    } else {
-      parts.emplace_back(std::move(tensors));
-    }
-  }
+  Groups parts = groups;
+  for (OptimizerParamGroup& part : parts)
+    part.params().clear();
+  for (const ShardBucket& bucket : buckets)
+    append_all(parts[bucket.group].params(), bucket.tensors);
   return parts;
 }
 
@@ -267,9 +260,7 @@ void ShardsState::hang_hooks() {
 void ShardsState::make_stand_ins() {
   const std::string error =
       cat("sharded optimizer: expected the gradients in the ranks' parts to be left to "
-          "ShardedOptimizer, got "
-          "a look "
-          "at that of a parameter of the model (rank ",
+          "ShardedOptimizer, got a look at that of a parameter of the model (rank ",
           group.job_rank(),
           "); call its step(), clip by its clip_grad_norm(), clear with zero_grad() without an "
           "argument");
@@ -518,8 +509,7 @@ void ShardsState::require_same_trained() const {
         continue;
       throw failed_precondition(
           "sharded optimizer: expected parameters that were frozen at its construction "
-          "to stay frozen, ",
-          "got one of shape [",
+          "to stay frozen, got one of shape [",
           sizes_text(bucket.parameters[i]),
           "] that requires a gradient (rank ",
           group.job_rank(),
@@ -587,9 +577,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
   if (kind == nullptr) {
     wrong =
         cat("sharded optimizer: expected one that updates each element independently (SGD, Adam, "
-            "AdamW, "
-            "Adagrad, ",
-            "RMSprop), got LBFGS (rank ",
+            "AdamW, Adagrad, RMSprop), got LBFGS (rank ",
             group.job_rank(),
             "); train with one of those, or do not shard it");
   }
@@ -688,11 +676,7 @@ torch::optim::Optimizer& ShardedOptimizerBase::part() {
 void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
   State& state = *state_of_shards_;
   for (const ShardBucket& bucket : state.buckets)
-    gather_optimizer_state(
-        {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
-        *state.inner,
-        plain,
-        state.group);
+    gather_optimizer_state(bucket.parts(), *state.inner, plain, state.group);
   options_to_part();
   copy_group_options(*state.inner, plain);
 }
@@ -701,14 +685,8 @@ void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
 void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
   State& state = *state_of_shards_;
   for (const ShardBucket& bucket : state.buckets)
-    divide_optimizer_state(
-        {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
-        *state.inner,
-        plain);
-  if (plain.param_groups().size() != param_groups_.size())
-    return;
-  for (size_t g = 0; g < param_groups_.size(); ++g)
-    param_groups_[g].set_options(plain.param_groups()[g].options().clone());
+    divide_optimizer_state(bucket.parts(), *state.inner, plain);
+  copy_options_of_any(plain, *this);
 }
 
 void ShardedOptimizerBase::save(torch::serialize::OutputArchive& /*archive*/) const {
@@ -723,27 +701,19 @@ TensorPieces ShardedOptimizerBase::pieces(const torch::nn::Module& model) const 
   const ParameterNames names(model);
   TensorPieces pieces;
   for (const ShardBucket& bucket : state_of_shards_->buckets)
-    add_flat_pieces(pieces,
-                    "sharded optimizer",
-                    names,
-                    bucket.layout,
-                    bucket.parameters,
-                    bucket.pieces,
-                    bucket.tensors);
+    add_flat_pieces(pieces, "sharded optimizer", names, bucket.parts());
   note_model(pieces, model);
   return pieces;
 }
 
 // Learning rates that the program has set reach the inner optimizer before each step.
 void ShardedOptimizerBase::options_to_part() {
-  for (size_t g = 0; g < param_groups_.size(); ++g)
-    state_of_shards_->inner->param_groups()[g].set_options(param_groups_[g].options().clone());
+  copy_options_of_any(*this, part());
 }
 
 // It is the reverse of options_to_part().
 void ShardedOptimizerBase::options_from_part() {
-  for (size_t g = 0; g < param_groups_.size(); ++g)
-    param_groups_[g].set_options(state_of_shards_->inner->param_groups()[g].options().clone());
+  copy_options_of_any(part(), *this);
 }
 
 ShardedTraffic ShardedOptimizerBase::traffic() const {
