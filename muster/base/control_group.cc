@@ -72,8 +72,8 @@ std::optional<GroupLine> parse_group_line(const std::string& line) {
 }  // namespace
 
 // Each folder is cut at its last slash until the mount is left.
-std::vector<std::string> ControlGroup::folders() const {
-  std::vector<std::string> found = {folder};
+Strings ControlGroup::folders() const {
+  Strings found = {folder};
   while (found.back().size() > mount.size())
     found.push_back(found.back().substr(0, found.back().rfind('/')));
   return found;

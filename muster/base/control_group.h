@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 struct ControlGroup {
@@ -17,7 +19,7 @@ struct ControlGroup {
   bool v2 = false;
 
   // Its own folder, then those of the groups around it, whose limits bind too.
-  std::vector<std::string> folders() const;
+  Strings folders() const;
 };
 
 // This process's group in each hierarchy that bounds `controller` ("cpu", "memory"): version 1's

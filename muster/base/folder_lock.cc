@@ -58,13 +58,13 @@ std::string text_of_lock(const Fd& file) {
 }
 
 // Empty words where the text has fewer.
-std::vector<std::string> words_of_note(const std::string& text) {
-  std::vector<std::string> words = split(trim(text), ' ');
+Strings words_of_note(const std::string& text) {
+  Strings words = split(trim(text), ' ');
   words.resize(kWords);
   return words;
 }
 
-std::vector<std::string> read_lock_note(const Fd& file) {
+Strings read_lock_note(const Fd& file) {
   return words_of_note(text_of_lock(file));
 }
 
@@ -83,7 +83,7 @@ void check_is_ours(const std::string& text, const std::string& path) {
 
 // "process 4711 on host-a, since 2026-01-31 12:00:00"; empty for a note that says nothing. The file
 // may be anybody's, so it is shown as it can be printed.
-std::string holder_in(const std::vector<std::string>& note) {
+std::string holder_in(const Strings& note) {
   if (note[kPid].empty())
     return "";
   const std::optional<int64_t> since = parse_int(note[kSince]);
@@ -95,7 +95,7 @@ std::string holder_in(const std::vector<std::string>& note) {
 
 // A full disk may have cut a note off anywhere: then no line end follows.
 bool is_lock_note(const std::string& text) {
-  const std::vector<std::string> words = words_of_note(text);
+  const Strings words = words_of_note(text);
   const bool is_cut_off = !text.empty() && !text.ends_with('\n');
   const bool has_pid = parse_int(words[kPid]).has_value();
   return words[kHost].empty() ? is_cut_off && (has_pid || words[kPid].empty()) : has_pid;
@@ -141,7 +141,7 @@ void FolderLock::go_on_without(int error) {
 }
 
 // Whether the holder with this note belongs to the same start.
-bool FolderLock::may_share(const std::vector<std::string>& note) const {
+bool FolderLock::may_share(const Strings& note) const {
   const bool is_same_start = !claim_.start.empty() && note[kStart] == claim_.start;
   const bool is_same_attempt = !claim_.attempt.empty() && note[kAttempt] == claim_.attempt;
   return is_same_start && !is_same_attempt;
@@ -156,7 +156,7 @@ bool FolderLock::try_lock() {
     go_on_without(alone);
   const std::string text = text_of_lock(file_);
   check_is_ours(text, path_);
-  const std::vector<std::string> before = words_of_note(text);
+  const Strings before = words_of_note(text);
   is_new_start_ = before[kStart] != claim_.start;
   if (held && !(may_share(before) && set_byte_lock(file_.get(), F_RDLCK) == 0))
     return false;

@@ -10,9 +10,9 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -68,7 +68,7 @@ class FolderLock {
 
  private:
   bool try_lock();
-  bool may_share(const std::vector<std::string>& note) const;
+  bool may_share(const Strings& note) const;
   void go_on_without(int error);
 
   FolderClaim claim_ = {};

@@ -103,7 +103,7 @@ int MeshShape::rank_at(const std::vector<int>& coordinates) const {
   return rank;
 }
 
-std::vector<int> MeshShape::group_of(int rank, const std::vector<std::string>& names) const {
+std::vector<int> MeshShape::group_of(int rank, const Strings& names) const {
   const auto free =
       mapped_to<std::set<size_t>>(names, [&](const std::string& name) { return axis(name); });
   // The coordinates along the free axes are set to 0, and all of the group have the rest in common.
@@ -118,7 +118,7 @@ std::vector<int> MeshShape::group_of(int rank, const std::vector<std::string>& n
 }
 
 // A group is taken when its first rank comes, so that it is taken once.
-std::vector<std::vector<int>> MeshShape::groups(const std::vector<std::string>& names) const {
+std::vector<std::vector<int>> MeshShape::groups(const Strings& names) const {
   std::vector<std::vector<int>> all;
   for (int rank = 0; rank < num_ranks(); ++rank) {
     auto group = group_of(rank, names);
@@ -169,7 +169,7 @@ std::string to_string(const MeshShape& shape) {
 
 std::string coordinates_text(const MeshShape& shape, int rank) {
   const auto found = shape.coordinates(rank);
-  std::vector<std::string> parts;
+  Strings parts;
   for (const size_t i : indices_of(found))
     parts.push_back(cat(shape.axes[i].name, " ", found[i]));
   return join(parts, ", ");

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 struct MeshAxis {
@@ -28,9 +30,9 @@ struct MeshShape {
   int rank_at(const std::vector<int>& coordinates) const;
 
   // The ranks that differ from `rank` only along `names`, in order, including `rank`.
-  std::vector<int> group_of(int rank, const std::vector<std::string>& names) const;
+  std::vector<int> group_of(int rank, const Strings& names) const;
   // Each such group once, in the order of their first ranks.
-  std::vector<std::vector<int>> groups(const std::vector<std::string>& names) const;
+  std::vector<std::vector<int>> groups(const Strings& names) const;
 
   bool operator==(const MeshShape&) const = default;
 };

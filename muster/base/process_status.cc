@@ -8,7 +8,6 @@
 #include <functional>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
@@ -60,8 +59,8 @@ bool has_signal(const std::string& file, std::string_view set, int signal) {
 }
 
 // The paths in a folder of /proc; none when the process is gone, or another user's.
-std::vector<std::string> paths_of(const std::string& folder) {
-  std::vector<std::string> paths;
+Strings paths_of(const std::string& folder) {
+  Strings paths;
   std::error_code gone;
   for (std::filesystem::directory_iterator it(folder, gone), end; !gone && it != end;
        it.increment(gone))
@@ -83,7 +82,7 @@ bool awaits_signal(pid_t pid, int signal) {
   const auto waits = [](const std::string& thread) {
     return try_read_file(thread + "/wchan").value_or("").find("sigtimedwait") != std::string::npos;
   };
-  const std::vector<std::string> threads = paths_of(cat("/proc/", pid, "/task"));
+  const Strings threads = paths_of(cat("/proc/", pid, "/task"));
   const auto others = std::ranges::count_if(threads, blocks);
   const auto unblocked = filtered(threads, std::not_fn(blocks));
   if (others > 0 && !unblocked.empty() && std::ranges::all_of(unblocked, waits))

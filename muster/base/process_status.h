@@ -5,7 +5,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -17,7 +18,7 @@ struct ProcessStatus {
   bool is_exiting = false;
   // The fields of /proc/PID/stat from the state on, which is field 3 of proc_pid_stat(5); empty: no
   // such process.
-  std::vector<std::string> fields;
+  Strings fields;
 
   int64_t number(size_t field) const;  // of `fields`; 0 when there is none
   // When the process began, in the kernel's ticks, which tells it from another that gets its

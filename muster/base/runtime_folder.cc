@@ -78,7 +78,7 @@ bool try_share(const Fd& folder) {
 
 }  // namespace
 
-std::string choose_runtime_folder(const std::vector<std::string>& places) {
+std::string choose_runtime_folder(const Strings& places) {
   const auto folder_in = [](const std::string& place) {
     return cat(place, "/muster-", ::geteuid());
   };

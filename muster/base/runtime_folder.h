@@ -6,9 +6,9 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -21,7 +21,7 @@ std::string default_runtime_folder();
 // in the first where it can be made. So all of a user's processes choose the same, and a name that
 // a stranger has taken, or a place that cannot be written, only leads to the next. The first
 // place's, where none will do.
-std::string choose_runtime_folder(const std::vector<std::string>& places);
+std::string choose_runtime_folder(const Strings& places);
 
 // The mode of a file in it that has to outlive every process of muster that could lock the folder:
 // what clears old files out of /tmp leaves a file with the sticky bit alone. Source: tmpfiles.d(5).

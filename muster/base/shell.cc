@@ -16,7 +16,7 @@ namespace muster {
 
 std::string output_of_shell(const std::string& command,
                             const std::string& what,
-                            const std::vector<std::string>& variables) {
+                            const Strings& variables) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
   std::string told;
   for (const std::string& variable : variables)
@@ -47,10 +47,10 @@ std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
-std::string shell_command(const std::vector<std::string>& words) {
+std::string shell_command(const Strings& words) {
   constexpr const char* kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-  std::vector<std::string> quoted;
+  Strings quoted;
   for (const std::string& word : words) {
     // A first word with '=' would set a variable.
     const bool is_assignment = quoted.empty() && word.find('=') != std::string::npos;

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -26,13 +26,13 @@ class ShellFailed : public Error {
 // the command when it cannot be started; ShellFailed.
 std::string output_of_shell(const std::string& command,
                             const std::string& what,
-                            const std::vector<std::string>& variables = {});
+                            const Strings& variables = {});
 
 // "a path with blanks" as one word of a shell's command line.
 std::string shell_quoted(const std::string& text);
 
 // The words as a shell's command line. Plain ones are not quoted.
-std::string shell_command(const std::vector<std::string>& words);
+std::string shell_command(const Strings& words);
 
 // What to do where a shell on another host has ended with this exit code instead of muster there:
 // muster was not found, or may not be executed. Empty for another code.

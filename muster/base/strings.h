@@ -13,6 +13,8 @@
 
 namespace muster {
 
+using Strings = std::vector<std::string>;
+
 namespace detail {
 inline void append(std::string& out, std::string_view text) {
   out += text;
@@ -47,8 +49,8 @@ std::string cat(const Parts&... parts) {
 }
 
 // Splits at every `separator`; "a,,b" has three pieces, "" has one empty piece.
-inline std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> pieces;
+inline Strings split(std::string_view text, char separator) {
+  Strings pieces;
   for (size_t from = 0;;) {
     const size_t to = text.find(separator, from);
     pieces.emplace_back(text.substr(from, to == std::string_view::npos ? to : to - from));
@@ -72,9 +74,7 @@ std::string join(const Range& items, std::string_view separator) {
 }
 
 // Joins the first `most` and counts the others: "a, b and 4 more".
-inline std::string join_first(std::vector<std::string> items,
-                              std::string_view separator,
-                              size_t most) {
+inline std::string join_first(Strings items, std::string_view separator, size_t most) {
   if (items.size() <= most)
     return join(items, separator);
   const size_t more = items.size() - most;

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -16,6 +17,6 @@ bool is_way_to_function(const std::string& function);
 // What addr2line says of these offsets in a file, " 0x1a2b 0x2c3d": two lines for each, the
 // function and the place, with "?" for what it does not know. Nothing where there is no addr2line,
 // or no such file any more. Blocking: some seconds at most.
-std::vector<std::string> addr2line(const std::string& file, const std::string& offsets);
+Strings addr2line(const std::string& file, const std::string& offsets);
 
 }  // namespace muster

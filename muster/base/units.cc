@@ -131,7 +131,7 @@ std::string format_bytes(uint64_t bytes) {
   return unit == 0 ? cat(bytes, " B") : cat(with_one_decimal(value), " ", kNames[unit]);
 }
 
-std::vector<std::string> format_compared_bytes(const std::vector<uint64_t>& sizes) {
+Strings format_compared_bytes(const std::vector<uint64_t>& sizes) {
   return mapped(sizes, [&](uint64_t size) {
     const std::string text = format_bytes(size);
     const bool is_alike = std::ranges::any_of(

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 // "512", "20GiB", "1.5 MB" → bytes. Throws: invalid_argument, which begins with `what`: the flag.
@@ -21,7 +23,7 @@ std::string format_bytes(uint64_t bytes);
 
 // Sizes that a message compares, as format_bytes() writes them, but in bytes where different ones
 // would look the same: "1048577 B" and "1048576 B".
-std::vector<std::string> format_compared_bytes(const std::vector<uint64_t>& sizes);
+Strings format_compared_bytes(const std::vector<uint64_t>& sizes);
 
 // 83 s → "1m23s"; 0.25 s → "250ms".
 std::string format_duration(std::chrono::nanoseconds duration);

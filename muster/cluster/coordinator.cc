@@ -487,7 +487,7 @@ void Coordinator::finish_missing() {
 
 // Begins a round with these hosts, or ends the job if there is no plan for them. Where this process
 // was asked to stop, or the time limit is over, that decides.
-void Coordinator::start(const std::vector<std::string>& ids) {
+void Coordinator::start(const Strings& ids) {
   Order order;
   try {
     order = round_of(ids);
@@ -505,7 +505,7 @@ void Coordinator::start(const std::vector<std::string>& ids) {
 }
 
 // The order for a next round of these hosts; nothing has changed yet. Throws: as the planner.
-Order Coordinator::round_of(const std::vector<std::string>& ids) const {
+Order Coordinator::round_of(const Strings& ids) const {
   std::vector<HostFacts> hosts;
   std::map<std::string, int> seen;
   for (const std::string& id : ids) {
@@ -582,7 +582,7 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
 }
 
 // All members, in the order of their ids.
-std::vector<std::string> Coordinator::live_hosts() const {
+Strings Coordinator::live_hosts() const {
   const auto ids = std::views::keys(members_);
   return {ids.begin(), ids.end()};
 }

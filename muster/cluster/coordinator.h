@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
 #include "muster/cluster/messages.h"
 #include "muster/launch/restart.h"
 #include "muster/placement/network_order.h"
@@ -50,7 +51,7 @@ struct CoordinatorRules {
   // By these hosts without node ranks are numbered (network_order.h).
   SwitchPaths switches = {};
   std::vector<int64_t> host_blocks = {};
-  std::vector<std::string> host_names = {};  // by node rank, where the launcher knows them
+  Strings host_names = {};  // by node rank, where the launcher knows them
 
   bool elastic() const { return min_hosts < max_hosts; }
 };
@@ -83,7 +84,7 @@ class Coordinator {
   bool time_limit_is_over(Clock::time_point now) const;
   bool has_hosts() const { return !members_.empty(); }
   // Whose end would be a loss: their signs of life are to be watched.
-  std::vector<std::string> live_hosts() const;
+  Strings live_hosts() const;
   // "b (10.0.0.2)", for messages; the id itself for one that never joined.
   std::string name_of(const std::string& id) const;
   // How many things it knows of hosts and ranks. That must not grow while hosts come and go.
@@ -117,7 +118,7 @@ class Coordinator {
     std::vector<RankExit> failures;
     std::vector<RankExit> replaced;       // failures for which the round was begun in place
     std::map<int, size_t> place_of_rank;  // among the failures
-    std::vector<std::string> lost;        // names of hosts
+    Strings lost;                         // names of hosts
     std::string error;                    // of a host that could not start, or of the job
     int error_code = 1;
     int stopped_by = 0;
@@ -154,8 +155,8 @@ class Coordinator {
   void regather();
   void try_to_start();
   void finish_missing();
-  void start(const std::vector<std::string>& ids);
-  Order round_of(const std::vector<std::string>& ids) const;
+  void start(const Strings& ids);
+  Order round_of(const Strings& ids) const;
   void enter_round(const Order& order);
   void finish(int exit_code, const std::string& reason);
 
@@ -174,8 +175,8 @@ class Coordinator {
   bool is_there(const std::string& name) const;
   std::string set_aside_text(const std::string& name) const;
   void tell_differences(const HostFacts& facts) const;
-  void order_new_ones(std::vector<std::string>& ids) const;
-  std::vector<std::string> candidates() const;
+  void order_new_ones(Strings& ids) const;
+  Strings candidates() const;
   std::string numbered(int node_rank) const;
   std::string missing_text() const;
 
@@ -184,7 +185,7 @@ class Coordinator {
   bool replace_in_place(const Report& report);
   std::string obstacle_to_regrouping() const;
   std::string obstacle_in_plan(const Order& next) const;
-  std::string plan_in_place(const std::vector<std::string>& ids, Order& order) const;
+  std::string plan_in_place(const Strings& ids, Order& order) const;
   bool may_regroup() const;
   bool regroup_in_place(const std::string& what);
   bool leave_in_place(const Report& report);
@@ -211,8 +212,8 @@ class Coordinator {
   BackOff back_off_;
   Clock::time_point round_began_;
   int next_seniority_ = 1;
-  Plan plan_;                       // the round's
-  std::vector<std::string> hosts_;  // and its hosts' ids, in the plan's order
+  Plan plan_;      // the round's
+  Strings hosts_;  // and its hosts' ids, in the plan's order
   std::map<std::string, Member> members_;
   // The member that has joined last with a number; it may have gone since. Without it each host
   // that joins would be compared with all.

@@ -8,7 +8,6 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
@@ -105,7 +104,7 @@ std::string Coordinator::obstacle_in_plan(const Order& next) const {
 }
 
 // Makes the order for a round of these hosts. Returns what keeps processes from going on in it.
-std::string Coordinator::plan_in_place(const std::vector<std::string>& ids, Order& order) const {
+std::string Coordinator::plan_in_place(const Strings& ids, Order& order) const {
   try {
     order = round_of(ids);
     return obstacle_in_plan(order);

@@ -288,13 +288,13 @@ void Coordinator::tell_differences(const HostFacts& facts) const {
 }
 
 // New hosts without numbers stand together in `ids`: they follow the network.
-void Coordinator::order_new_ones(std::vector<std::string>& ids) const {
+void Coordinator::order_new_ones(Strings& ids) const {
   const auto is_free = [&](const std::string& id) {
     const Member& member = members_.at(id);
     return member.seniority == 0 && !member.facts.node_rank;
   };
   const auto first = std::ranges::find_if(ids, is_free);
-  const std::vector<std::string> free(first, std::find_if_not(first, ids.end(), is_free));
+  const Strings free(first, std::find_if_not(first, ids.end(), is_free));
   const auto names =
       mapped(free, [&](const std::string& id) { return members_.at(id).facts.host.name; });
   auto place = first;
@@ -304,7 +304,7 @@ void Coordinator::order_new_ones(std::vector<std::string>& ids) const {
 
 // Those that were there before keep their order, so that ranks stay where they were; new ones
 // follow in the order of their numbers, of the network and of their names, whoever came first.
-std::vector<std::string> Coordinator::candidates() const {
+Strings Coordinator::candidates() const {
   using Key = std::tuple<int, int, std::string_view, std::string_view>;
   std::vector<Key> keys;
   for (const auto& [id, member] : members_) {
@@ -333,7 +333,7 @@ std::string Coordinator::numbered(int node_rank) const {
 // Who is there, and who is missing where all have numbers.
 std::string Coordinator::missing_text() const {
   std::set<int> there;
-  std::vector<std::string> names;
+  Strings names;
   for (const auto& [id, member] : members_) {
     names.push_back(name_of(id));
     if (member.facts.node_rank)
@@ -341,7 +341,7 @@ std::string Coordinator::missing_text() const {
   }
   const bool any_has_number = !there.empty() || !rules_.host_names.empty();
   const bool all_have_numbers = any_has_number && there.size() == members_.size();
-  std::vector<std::string> missing;
+  Strings missing;
   for (int rank = 0; all_have_numbers && rank < rules_.max_hosts; ++rank) {
     if (!there.contains(rank))
       missing.push_back(numbered(rank));

@@ -247,7 +247,7 @@ void CoordinatorThread::tell_age() {
 // As the coordinator before told it last, and the time since, which only the hosts' clocks know:
 // where they differ, or one has jumped, it is at most the time that a takeover takes.
 milliseconds CoordinatorThread::age_of_job() const {
-  const std::vector<std::string> told = split(store_->values({kAge}).at(0).value_or("0 0"), ' ');
+  const Strings told = split(store_->values({kAge}).at(0).value_or("0 0"), ' ');
   const milliseconds age(parse_int(told.front()).value_or(0));
   const milliseconds then(parse_int(told.back()).value_or(0));
   const milliseconds most = options_.silence.is_gone_after() + 2 * options_.silence.step();
@@ -288,7 +288,7 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
   const auto add = [&](std::vector<Order> more) {
     std::ranges::move(more, std::back_inserter(orders));
   };
-  const std::vector<std::string> ids = coordinator_.live_hosts();
+  const Strings ids = coordinator_.live_hosts();
   // Those of hosts that have left go.
   std::erase_if(signs_,
                 [&](const auto& sign) { return !std::ranges::binary_search(ids, sign.first); });
@@ -326,7 +326,7 @@ void CoordinatorThread::tell_kept_entries() {
 
 // An order's entry goes before its plan, so where the store does not answer, the rest waits.
 void CoordinatorThread::forget_history() {
-  const std::vector<std::string> keys = history_.take_due(Clock::now());
+  const Strings keys = history_.take_due(Clock::now());
   size_t removed = 0;
   try {
     for (; removed < keys.size(); ++removed) {

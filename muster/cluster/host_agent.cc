@@ -13,7 +13,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/fnv.h"
@@ -60,7 +59,7 @@ struct Command {
 };
 
 Command command_of(const LaunchOptions& options) {
-  const std::vector<std::string>& words = options.argv;
+  const Strings& words = options.argv;
   const size_t at = words.size() > 1 && words[1].ends_with(".py") ? 1 : 0;
   uint64_t digest = kFnvStart;
   for (const std::string& word : std::span(words).subspan(at + 1))

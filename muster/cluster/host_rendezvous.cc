@@ -25,6 +25,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/route.h"
 #include "muster/base/runtime_folder.h"
+#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -245,7 +246,7 @@ HostRendezvous meet_at_file(const ClusterOptions& options) {
 }
 
 // This host's address on the route to the first of these servers that there is a route to.
-std::string address_towards_any(const std::vector<std::string>& endpoints) {
+std::string address_towards_any(const Strings& endpoints) {
   for (size_t i = 0;; ++i) {
     try {
       return address_towards(parse_endpoint("tcp://" + endpoints.at(i)).host);
@@ -281,7 +282,7 @@ std::shared_ptr<Store> etcd_store(const EtcdStoreOptions& etcd, const ClusterOpt
 
 // No host serves. The server of etcd may be started at the same time as the job.
 HostRendezvous meet_in_etcd(const ClusterOptions& options) {
-  const std::vector<std::string> endpoints = split(options.endpoint, ',');
+  const Strings endpoints = split(options.endpoint, ',');
   const auto urls = mapped(endpoints, [&](const std::string& endpoint) {
     return cat(options.etcd_protocol, "://", endpoint);
   });

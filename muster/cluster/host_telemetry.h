@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 #include "muster/placement/plan.h"
 #include "muster/store/store.h"
 
@@ -29,7 +30,7 @@ using RankSampler = std::function<std::string(RankRange)>;
 
 // All hosts of a round: their ids, the first host's first, and the ranks of each.
 struct RoundHosts {
-  std::vector<std::string> ids = {};
+  Strings ids = {};
   std::vector<RankRange> ranks = {};
 };
 

@@ -50,11 +50,11 @@ KeptEntries KeptEntries::from_text(const std::optional<std::string>& text) {
   KeptEntries entries;
   if (!text)
     return entries;
-  std::vector<std::string> ranges = split(*text, ' ');
+  Strings ranges = split(*text, ' ');
   const std::string tail = ranges.back().substr(0, ranges.back().find('-'));
   ranges.pop_back();
   for (const std::string& range : ranges) {
-    const std::vector<std::string> ends = split(range, '-');
+    const Strings ends = split(range, '-');
     const int64_t first = parse_int(ends.front()).value_or(0);
     const int64_t last = parse_int(ends.back()).value_or(0);
     if (first < entries.next_ || last < first || last - first > kMostInARange)

@@ -40,7 +40,7 @@ void LogHistory::note_kept(const std::string& key, bool is_kept) {
   }
 }
 
-void LogHistory::forget_later(std::vector<std::string>& keys, Clock::time_point now) {
+void LogHistory::forget_later(Strings& keys, Clock::time_point now) {
   for (std::string& key : keys)
     history_.push_back({.key = std::move(key), .due = now + kept_});
   keys.clear();
@@ -51,7 +51,7 @@ void LogHistory::forget_member(const std::string& id, Clock::time_point now) {
   const auto join = joins_.extract(id);
   if (join.empty())
     return;
-  std::vector<std::string> keys = {join.mapped(), sign_of_life_key(id)};
+  Strings keys = {join.mapped(), sign_of_life_key(id)};
   forget_later(keys, now);
 }
 
@@ -85,7 +85,7 @@ void LogHistory::note(int64_t number, const Report& report, Clock::time_point no
 
 // A host of the round that goes, or is refused, is of the round until the next one starts: its join
 // goes first then, and after it what was reported.
-void LogHistory::note(const Order& order, std::vector<std::string> keys, Clock::time_point now) {
+void LogHistory::note(const Order& order, Strings keys, Clock::time_point now) {
   if (order.kind == Order::Kind::refuse && !order.hosts.empty()) {
     if (in_round_.contains(order.hosts[0])) {
       leaving_.push_back(order.hosts[0]);
@@ -106,8 +106,8 @@ void LogHistory::note(const Order& order, std::vector<std::string> keys, Clock::
   }
 }
 
-std::vector<std::string> LogHistory::take_due(Clock::time_point now) {
-  std::vector<std::string> keys;
+Strings LogHistory::take_due(Clock::time_point now) {
+  Strings keys;
   while (keys.size() < kAtATime && !history_.empty() && history_.front().due <= now) {
     keys.push_back(std::move(history_.front().key));
     note_kept(keys.back(), false);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
 #include "muster/cluster/kept_entries.h"
 #include "muster/cluster/messages.h"
 
@@ -26,10 +27,10 @@ class LogHistory {
 
   // An entry has been read, or written: in the order of their numbers. `keys` hold the order.
   void note(int64_t number, const Report& report, Clock::time_point now);
-  void note(const Order& order, std::vector<std::string> keys, Clock::time_point now);
+  void note(const Order& order, Strings keys, Clock::time_point now);
 
   // The keys to remove now, oldest first; a few at a time, so that nobody has to wait.
-  std::vector<std::string> take_due(Clock::time_point now);
+  Strings take_due(Clock::time_point now);
   // Takes keys back that could not be removed: they stay the oldest, in their order.
   void put_back(std::span<const std::string> keys, Clock::time_point now);
 
@@ -43,16 +44,16 @@ class LogHistory {
     Clock::time_point due;
   };
 
-  void forget_later(std::vector<std::string>& keys, Clock::time_point now);
+  void forget_later(Strings& keys, Clock::time_point now);
   void forget_member(const std::string& id, Clock::time_point now);
   void note_kept(const std::string& key, bool is_kept);
 
   const std::chrono::milliseconds kept_;
   std::map<std::string, std::string> joins_;  // the keys of those that are there, by id
-  std::vector<std::string> reports_;          // keys since the last order to start
-  std::vector<std::string> orders_;
-  std::set<std::string> in_round_;    // ids
-  std::vector<std::string> leaving_;  // ids of hosts that take no part in the next round
+  Strings reports_;                           // keys since the last order to start
+  Strings orders_;
+  std::set<std::string> in_round_;  // ids
+  Strings leaving_;                 // ids of hosts that take no part in the next round
   std::deque<Entry> history_;
   std::map<std::string, KeptEntries> kept_entries_ = {{kReports, {}}, {kOrders, {}}};  // by log
   size_t taken_ = 0;  // entries, since the lists were taken

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <exception>
 #include <utility>
-#include <vector>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
@@ -228,7 +227,7 @@ void Member::elect() {
 // Waits a step at most. Throws: failed_precondition where the job's keys have been removed, or the
 // order has: then every host that lives has read it, and the others have given this one up.
 void Member::take_next_orders() {
-  const std::vector<std::string> entries = log_.read(*store_, options_.silence.step());
+  const Strings entries = log_.read(*store_, options_.silence.step());
   for (const std::string& entry : entries) {
     if (take_order(entry))
       return;  // what follows the last order is for hosts that came too late

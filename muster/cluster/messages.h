@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/launch/rank_exit.h"
@@ -83,7 +84,7 @@ struct StoredPlan {
 
 // All hosts of a round, and the plan for all of them.
 struct WholeRound {
-  std::vector<std::string> hosts = {};  // ids, in the plan's order
+  Strings hosts = {};  // ids, in the plan's order
   Plan plan = {};
 };
 
@@ -98,7 +99,7 @@ struct Order {
   Kind kind = Kind::start;
   int round = 0;
   // start: ids, in the plan's order, and none as a host reads it; refuse: the one
-  std::vector<std::string> hosts = {};
+  Strings hosts = {};
   int num_hosts = 0;            // start
   std::string run_folder = {};  // start: the name of the job's, for hosts that were not told one
   std::string launch = {};      // start: JobFacts::launch

@@ -29,7 +29,7 @@ std::string part_key(const std::string& place, int64_t part) {
 }
 
 // "in parts PLACE NUMBER". Throws: invalid_argument for another text.
-std::vector<std::string> keys_of_parts(std::string_view entry) {
+Strings keys_of_parts(std::string_view entry) {
   const std::string_view words = entry.substr(kInParts.size());
   const size_t blank = words.find(' ');
   const auto count =
@@ -38,7 +38,7 @@ std::vector<std::string> keys_of_parts(std::string_view entry) {
   if (!count || *count < 1 || *count > kMostParts) {
     throw invalid_argument("order: expected the number of its parts, got '", printable(entry), "'");
   }
-  std::vector<std::string> keys;
+  Strings keys;
   for (int64_t part = 0; part < *count; ++part)
     keys.push_back(part_key(std::string(words.substr(0, blank)), part));
   return keys;
@@ -77,7 +77,7 @@ WrittenOrder write_order(Store& store, int64_t number, const Order& order) {
   const std::string text = to_text(order, stored);
   const bool is_large = text.size() > store.max_value_bytes();
   const std::string entry = is_large ? write_parts(store, number, text) : text;
-  std::vector<std::string> keys = keys_of_order(number, entry, stored);
+  Strings keys = keys_of_order(number, entry, stored);
   if (store.compare_set(keys.front(), "", entry) != entry) {
     for (const std::string& key : keys | std::views::drop(1))
       store.remove(key);
@@ -87,10 +87,8 @@ WrittenOrder write_order(Store& store, int64_t number, const Order& order) {
   return {.is_ours = true, .keys = std::move(keys)};
 }
 
-std::vector<std::string> keys_of_order(int64_t number,
-                                       const std::string& entry,
-                                       const StoredPlan& stored) {
-  std::vector<std::string> keys = {log_entry_key(kOrders, number)};
+Strings keys_of_order(int64_t number, const std::string& entry, const StoredPlan& stored) {
+  Strings keys = {log_entry_key(kOrders, number)};
   if (entry.starts_with(kInParts))
     append_all(keys, keys_of_parts(entry));
   append_all(keys, keys_of(stored));

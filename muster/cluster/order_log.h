@@ -5,16 +5,16 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/cluster/messages.h"
 #include "muster/store/store.h"
 
 namespace muster {
 
 struct WrittenOrder {
-  bool is_ours = false;                // false: another coordinator has written this number
-  std::vector<std::string> keys = {};  // all that the order takes in the store
+  bool is_ours = false;  // false: another coordinator has written this number
+  Strings keys = {};     // all that the order takes in the store
 };
 
 // Each number can be taken once. Throws: as Store.
@@ -22,9 +22,7 @@ WrittenOrder write_order(Store& store, int64_t number, const Order& order);
 
 // All keys that the order takes whose entry this is, the entry's first: whoever finds it finds the
 // rest. Throws: invalid_argument as read_order.
-std::vector<std::string> keys_of_order(int64_t number,
-                                       const std::string& entry,
-                                       const StoredPlan& stored);
+Strings keys_of_order(int64_t number, const std::string& entry, const StoredPlan& stored);
 
 // The order of an entry of the log, with the whole plan. Throws: as Store; timeout where a part is
 // not there any more; invalid_argument when the text is no order.

@@ -22,11 +22,11 @@ void OrderReader::pass() {
 }
 
 // Those that are there from next_ on, without a gap.
-std::vector<std::string> OrderReader::several(Store& store) const {
-  std::vector<std::string> keys;
+Strings OrderReader::several(Store& store) const {
+  Strings keys;
   for (int64_t i = 0; i < std::min(in_a_row_, kMostAtATime); ++i)
     keys.push_back(log_entry_key(kOrders, next_ + i));
-  std::vector<std::string> entries;
+  Strings entries;
   for (auto& entry : store.values(keys)) {
     if (!entry)
       break;
@@ -35,9 +35,9 @@ std::vector<std::string> OrderReader::several(Store& store) const {
   return entries;
 }
 
-std::vector<std::string> OrderReader::read(Store& store, std::chrono::milliseconds patience) {
+Strings OrderReader::read(Store& store, std::chrono::milliseconds patience) {
   if (in_a_row_ > 1) {
-    std::vector<std::string> entries = several(store);
+    Strings entries = several(store);
     if (!entries.empty())
       return entries;
     in_a_row_ = 0;

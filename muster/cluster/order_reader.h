@@ -6,8 +6,8 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/store/store.h"
 
 namespace muster {
@@ -21,14 +21,14 @@ class OrderReader {
 
   // The entries from next() on, as many as there are, or fewer. Blocking: `patience` for one, and
   // empty if none comes. Throws: as Store.
-  std::vector<std::string> read(Store& store, std::chrono::milliseconds patience);
+  Strings read(Store& store, std::chrono::milliseconds patience);
 
   // The first of what was read is done with; the others are read again unless this is called for
   // each.
   void pass();
 
  private:
-  std::vector<std::string> several(Store& store) const;
+  Strings several(Store& store) const;
 
   int64_t next_;
   int64_t in_a_row_ = 0;  // orders, since there was none to read

@@ -219,7 +219,7 @@ class RemoteJob {
   }
 
   // The agent's command: on this machine as a child, elsewhere by ssh.
-  std::vector<std::string> command_for(const Agent& agent) const {
+  Strings command_for(const Agent& agent) const {
     if (agent.address.empty())
       return {own_program(), "agent"};
     const std::string program = text_or(remote_.remote_muster, own_program());
@@ -235,7 +235,7 @@ class RemoteJob {
       addresses_[host.name] = address_of(host.name);
     agent.address = addresses_[host.name];
     const AgentSpec spec = spec_for(agent, number);
-    const std::vector<std::string> argv = command_for(agent);
+    const Strings argv = command_for(agent);
     auto out = output_->open({.console_fd = STDOUT_FILENO, .whole_lines = true});
     auto err = output_->open({.console_fd = STDERR_FILENO, .whole_lines = true});
     Pipe pipe = open_pipe();

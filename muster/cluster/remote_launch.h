@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/cluster/cluster_options.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/launch/launch.h"
@@ -16,7 +17,7 @@ struct RemoteOptions {
   // A command that prints the hosts there are now; asked again and again.
   std::string discovery = {};
   // The command that reaches a host; the host's name and a command follow. Empty: ssh.
-  std::vector<std::string> ssh = {};
+  Strings ssh = {};
   std::string remote_muster = {};  // the program's path on the other hosts; empty: as here
 };
 

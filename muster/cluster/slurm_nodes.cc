@@ -55,8 +55,8 @@ bool is_number(const std::string& text) {
 }
 
 // The numbers of "1-3" or "07", each with as many digits as the first has.
-std::vector<std::string> numbers_of_range(const std::string& range, const std::string& whole) {
-  const std::vector<std::string> ends = split(range, '-');
+Strings numbers_of_range(const std::string& range, const std::string& whole) {
+  const Strings ends = split(range, '-');
   if (ends.size() > 2 || !is_number(ends.front()) || !is_number(ends.back()))
     refuse_node_list(whole);
   const int64_t first = *parse_int(ends.front());
@@ -70,8 +70,8 @@ std::vector<std::string> numbers_of_range(const std::string& range, const std::s
 }
 
 // The numbers of "1-3,5".
-std::vector<std::string> numbers_of_ranges(const std::string& ranges, const std::string& whole) {
-  std::vector<std::string> all;
+Strings numbers_of_ranges(const std::string& ranges, const std::string& whole) {
+  Strings all;
   for (const std::string& range : split(ranges, ',')) {
     append_all(all, numbers_of_range(range, whole));
     check_number_of_nodes(all.size(), whole);
@@ -81,7 +81,7 @@ std::vector<std::string> numbers_of_ranges(const std::string& ranges, const std:
 
 // Takes off `rest` the part with which it begins: a text, or brackets. Returns what that stands
 // for.
-std::vector<std::string> take_parts(std::string& rest, const std::string& whole) {
+Strings take_parts(std::string& rest, const std::string& whole) {
   if (!rest.starts_with('[')) {
     const std::string text = rest.substr(0, rest.find('['));
     rest.erase(0, text.size());
@@ -96,12 +96,12 @@ std::vector<std::string> take_parts(std::string& rest, const std::string& whole)
 }
 
 // The names that a piece stands for: "a[1-2]r[3,4]" is a1r3, a1r4, a2r3 and a2r4.
-std::vector<std::string> expand_piece(std::string piece, const std::string& whole) {
-  std::vector<std::string> names = {""};
+Strings expand_piece(std::string piece, const std::string& whole) {
+  Strings names = {""};
   while (!piece.empty()) {
-    const std::vector<std::string> parts = take_parts(piece, whole);
+    const Strings parts = take_parts(piece, whole);
     check_number_of_nodes(names.size() * parts.size(), whole);
-    std::vector<std::string> longer;
+    Strings longer;
     for (const std::string& name : names) {
       for (const std::string& part : parts)
         longer.push_back(name + part);
@@ -112,8 +112,8 @@ std::vector<std::string> expand_piece(std::string piece, const std::string& whol
 }
 
 // Splits the text at the commas that stand in no brackets.
-std::vector<std::string> pieces_of(const std::string& text) {
-  std::vector<std::string> pieces = {""};
+Strings pieces_of(const std::string& text) {
+  Strings pieces = {""};
   int depth = 0;
   for (const char c : text) {
     depth += (c == '[') - (c == ']');
@@ -138,8 +138,8 @@ void check_node_name(const std::string& name, const std::string& whole) {
 }  // namespace
 
 // Pieces may stand for many names each, so the number is checked after each piece.
-std::vector<std::string> parse_slurm_nodes(const std::string& text) {
-  std::vector<std::string> names;
+Strings parse_slurm_nodes(const std::string& text) {
+  Strings names;
   for (const std::string& piece : pieces_of(text)) {
     for (std::string& name : expand_piece(piece, text)) {
       check_node_name(name, text);
@@ -199,17 +199,16 @@ std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
 
 // The step gets all of the node that the allocation has, whatever the batch script asked of its own
 // steps.
-std::vector<std::string> srun_command(const SlurmNode& node,
-                                      const std::vector<std::string>& program) {
-  std::vector<std::string> argv = {"srun",
-                                   "--overlap",
-                                   "--nodes=1",
-                                   "--ntasks=1",
-                                   "--ntasks-per-node=1",
-                                   "--nodelist=" + node.name,
-                                   "--cpu-bind=none",
-                                   "--mpi=none",
-                                   "--export=ALL"};
+Strings srun_command(const SlurmNode& node, const Strings& program) {
+  Strings argv = {"srun",
+                  "--overlap",
+                  "--nodes=1",
+                  "--ntasks=1",
+                  "--ntasks-per-node=1",
+                  "--nodelist=" + node.name,
+                  "--cpu-bind=none",
+                  "--mpi=none",
+                  "--export=ALL"};
   if (node.het_group >= 0)
     argv.push_back(cat("--het-group=", node.het_group));
   append_all(argv, program);

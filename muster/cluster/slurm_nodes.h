@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -23,15 +24,14 @@ struct SlurmNode {
 std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment();
 
 // "a[1-3,07],b" is a1, a2, a3, a07 and b. Throws: invalid_argument.
-std::vector<std::string> parse_slurm_nodes(const std::string& text);
+Strings parse_slurm_nodes(const std::string& text);
 
 // SLURM_JOB_CPUS_PER_NODE's value: "2(x3),1" is 2, 2, 2, 1. Throws: invalid_argument.
 std::vector<int> parse_slurm_counts(const std::string& text);
 
 // The command by which srun starts one process on the node, beside whatever runs there. It ends
 // with the words of `program`.
-std::vector<std::string> srun_command(const SlurmNode& node,
-                                      const std::vector<std::string>& program);
+Strings srun_command(const SlurmNode& node, const Strings& program);
 
 // The environment for that command: this process's, without what a batch script asks of its own
 // steps, which srun would read too.

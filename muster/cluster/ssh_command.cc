@@ -11,17 +11,15 @@ std::string without_user(const std::string& host) {
 }
 
 // `exec` spares a shell on the other host.
-std::vector<std::string> ssh_command(const std::vector<std::string>& ssh,
-                                     const std::string& host,
-                                     const std::vector<std::string>& program) {
-  std::vector<std::string> argv = ssh;
+Strings ssh_command(const Strings& ssh, const std::string& host, const Strings& program) {
+  Strings argv = ssh;
   if (argv[0] == "ssh" || argv[0].ends_with("/ssh"))
     argv.insert(argv.end(), {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"});
   argv.insert(argv.end(), {host, "exec " + shell_command(program)});
   return argv;
 }
 
-std::string advice_for_ssh(const std::vector<std::string>& ssh, const std::string& host) {
+std::string advice_for_ssh(const Strings& ssh, const std::string& host) {
   return cat("check that `", join(ssh, " "), " ", host, " echo hello` prints hello");
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "muster/base/compress.h"
 #include "muster/base/error.h"
@@ -36,7 +37,7 @@ int64_t bucket_of(const std::string& id, const StoredPlan& stored) {
 }
 
 // A value that is larger than what the store takes is in pieces, and the order says in how many.
-std::vector<std::string> keys_of_bucket(const StoredPlan& stored, int64_t bucket) {
+Strings keys_of_bucket(const StoredPlan& stored, int64_t bucket) {
   const std::string key = cat(stored.place, "/", bucket);
   const int pieces = find_or(stored.pieces, cat(bucket));
   if (pieces < 0 || pieces > kMostPieces)
@@ -44,7 +45,7 @@ std::vector<std::string> keys_of_bucket(const StoredPlan& stored, int64_t bucket
         "order: expected up to ", kMostPieces, " pieces of its plan, got ", pieces);
   if (pieces == 0)
     return {key};
-  std::vector<std::string> keys;
+  Strings keys;
   for (int piece = 0; piece < pieces; ++piece)
     keys.push_back(cat(key, "/", piece));
   return keys;
@@ -53,7 +54,7 @@ std::vector<std::string> keys_of_bucket(const StoredPlan& stored, int64_t bucket
 void write_bucket(Store& store, StoredPlan& stored, int64_t bucket, const std::string& text) {
   const std::string value = packed(text);
   const size_t most = store.max_value_bytes();
-  std::vector<std::string> pieces;
+  Strings pieces;
   for (size_t at = 0; at < value.size() || at == 0; at += most)
     pieces.push_back(value.substr(at, most));
   if (pieces.size() > 1)
@@ -63,8 +64,8 @@ void write_bucket(Store& store, StoredPlan& stored, int64_t bucket, const std::s
 }
 
 // Throws: as read_whole.
-std::vector<std::string> read_values(Store& store, const std::vector<std::string>& keys) {
-  std::vector<std::string> texts;
+Strings read_values(Store& store, const Strings& keys) {
+  Strings texts;
   for (auto value : store.values(keys)) {
     if (!value)
       throw Error(ErrorCode::timeout, "order: a part of its plan is not in the store any more");
@@ -74,23 +75,23 @@ std::vector<std::string> read_values(Store& store, const std::vector<std::string
 }
 
 // The lines of a bucket whose values are these.
-std::vector<std::string> lines_of(const std::vector<std::string>& values) {
-  std::vector<std::string> lines = split(unpacked(join(values, "")), '\n');
+Strings lines_of(const Strings& values) {
+  Strings lines = split(unpacked(join(values, "")), '\n');
   std::erase(lines, "");
   return lines;
 }
 
 // The lines of all buckets. Some hundred keys are read at once.
-std::vector<std::string> all_lines(Store& store, const StoredPlan& stored) {
-  std::vector<std::string> lines;
+Strings all_lines(Store& store, const StoredPlan& stored) {
+  Strings lines;
   for (int64_t bucket = 0; bucket <= stored.buckets;) {
-    std::vector<std::string> keys;
+    Strings keys;
     std::vector<size_t> ends;
     for (; bucket <= stored.buckets && keys.size() < kKeysAtATime; ++bucket) {
       append_all(keys, keys_of_bucket(stored, bucket));
       ends.push_back(keys.size());
     }
-    const std::vector<std::string> values = read_values(store, keys);
+    const Strings values = read_values(store, keys);
     auto begin = values.begin();
     for (const size_t end : ends) {
       const auto next = std::next(values.begin(), end);
@@ -118,8 +119,8 @@ void read_rest(const std::string& text, Plan& plan) {
 }
 
 // What the plan says of each host, in its order.
-std::vector<std::string> texts_of_hosts(const Order& order) {
-  std::vector<std::string> texts;
+Strings texts_of_hosts(const Order& order) {
+  Strings texts;
   int hosts_before = 0;
   int first_rank = 0;
   for (int index = 0; index < int_size(order.hosts); ++index) {
@@ -136,7 +137,7 @@ std::vector<std::string> texts_of_hosts(const Order& order) {
 }
 
 // Equal plans have the same. `texts` are those of their hosts, in the plan's order.
-std::string digest_of(const std::vector<std::string>& texts, const std::string& rest) {
+std::string digest_of(const Strings& texts, const std::string& rest) {
   uint64_t hash = fnv1a(rest);
   for (const std::string& text : texts)
     hash = fnv1a(text, hash);
@@ -160,7 +161,7 @@ StoredHost host_from(const std::string& line) {
 
 // In the plan's order. Throws: invalid_argument where they are not all, or those of another plan.
 std::vector<StoredHost> all_hosts(Store& store, const Order& order, std::string& rest) {
-  std::vector<std::string> lines = all_lines(store, order.stored);
+  Strings lines = all_lines(store, order.stored);
   if (!lines.empty()) {
     rest = std::move(lines.back());
     lines.pop_back();
@@ -185,8 +186,8 @@ std::vector<StoredHost> all_hosts(Store& store, const Order& order, std::string&
 StoredPlan store_plan(Store& store, int64_t number, const Order& order) {
   StoredPlan stored{.place = cat("plan-", number, "-", make_uuid()),
                     .buckets = int_size(order.hosts) / kHostsInBucket + 1};
-  const std::vector<std::string> texts = texts_of_hosts(order);
-  std::vector<std::string> buckets(stored.buckets);
+  const Strings texts = texts_of_hosts(order);
+  Strings buckets(stored.buckets);
   for (size_t i = 0; const std::string& id : order.hosts)
     buckets[bucket_of(id, stored)] += cat("\n", id, " ", texts[i++]);
   buckets.push_back(text_of_rest(order.plan));
@@ -196,14 +197,14 @@ StoredPlan store_plan(Store& store, int64_t number, const Order& order) {
   return stored;
 }
 
-std::vector<std::string> keys_of(const StoredPlan& stored) {
-  std::vector<std::string> keys;
+Strings keys_of(const StoredPlan& stored) {
+  Strings keys;
   for (int64_t bucket = 0; !stored.place.empty() && bucket <= stored.buckets; ++bucket)
     append_all(keys, keys_of_bucket(stored, bucket));
   return keys;
 }
 
-std::vector<std::string> keys_of_part(const StoredPlan& stored, const std::string& id) {
+Strings keys_of_part(const StoredPlan& stored, const std::string& id) {
   return keys_of_bucket(stored, bucket_of(id, stored));
 }
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/cluster/messages.h"
 #include "muster/store/store.h"
 
@@ -17,10 +17,10 @@ namespace muster {
 StoredPlan store_plan(Store& store, int64_t number, const Order& order);
 
 // All keys that it takes.
-std::vector<std::string> keys_of(const StoredPlan& stored);
+Strings keys_of(const StoredPlan& stored);
 
 // The keys that a host reads for its part.
-std::vector<std::string> keys_of_part(const StoredPlan& stored, const std::string& id);
+Strings keys_of_part(const StoredPlan& stored, const std::string& id);
 
 // Gives the order, as it is in the log, the part of host `id`. Throws: as read_whole.
 void read_part(Store& store, const std::string& id, Order& order);

@@ -6,7 +6,6 @@
 #include <map>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -21,8 +20,8 @@ namespace {
 // A longer path is a ring, or no network that anybody has.
 constexpr size_t kMaxSwitches = 32;
 
-std::vector<std::string> words_of(const std::string& line) {
-  std::vector<std::string> words = split(line, ' ');
+Strings words_of(const std::string& line) {
+  Strings words = split(line, ' ');
   std::erase(words, "");
   return words;
 }
@@ -58,12 +57,12 @@ class SwitchFile {
   }
 
   void add(const std::string& line) {
-    const std::vector<std::string> words = words_of(line);
+    const Strings words = words_of(line);
     if (words.front().find('=') != std::string::npos)
       return add_slurm(words, line);
     if (words.size() != 2)
       fail("a host and its switches, as in 'a1 spine/leaf1'", line);
-    std::vector<std::string> switches = split(words[1], '/');
+    Strings switches = split(words[1], '/');
     if (std::ranges::any_of(switches, &std::string::empty) || switches.size() > kMaxSwitches)
       fail("switches from the root to the nearest, as in spine/leaf1", words[1]);
     if (!paths_.emplace(words[0], std::move(switches)).second)
@@ -71,7 +70,7 @@ class SwitchFile {
   }
 
   // Other keys (LinkSpeed, BlockSizes) do not tell what is below a switch.
-  void add_slurm(const std::vector<std::string>& words, const std::string& line) {
+  void add_slurm(const Strings& words, const std::string& line) {
     std::map<std::string, std::string> values = slurm_values(words, line);
     const std::string& name = values[values.contains("blockname") ? "blockname" : "switchname"];
     const std::string& nodes = values["nodes"];
@@ -86,7 +85,7 @@ class SwitchFile {
   }
 
   // The line's values, by their keys in lower case.
-  std::map<std::string, std::string> slurm_values(const std::vector<std::string>& words,
+  std::map<std::string, std::string> slurm_values(const Strings& words,
                                                   const std::string& line) const {
     std::map<std::string, std::string> values;
     for (const std::string& word : words) {
@@ -109,7 +108,7 @@ class SwitchFile {
         fail("each host and switch below one switch", below);
   }
 
-  std::vector<std::string> nodes_of(const std::string& list) const {
+  Strings nodes_of(const std::string& list) const {
     try {
       return parse_slurm_nodes(list);
     } catch (const Error&) {
@@ -118,8 +117,8 @@ class SwitchFile {
   }
 
   // The switches from the root to this one.
-  std::vector<std::string> path_to(const std::string& name) const {
-    std::vector<std::string> path{name};
+  Strings path_to(const std::string& name) const {
+    Strings path{name};
     for (auto above = above_switch_.find(name); above != above_switch_.end();
          above = above_switch_.find(above->second)) {
       path.insert(path.begin(), above->second);

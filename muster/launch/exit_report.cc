@@ -57,7 +57,7 @@ std::string text_or_empty(const Json& object, const char* name) {
   return found.is_string() ? found.get<std::string>() : std::string();
 }
 
-std::string indented(const std::vector<std::string>& lines) {
+std::string indented(const Strings& lines) {
   return sum_of<std::string>(
       lines, [](const std::string& line) { return cat("    | ", without_colors(line), "\n"); });
 }
@@ -67,13 +67,13 @@ std::string first_line_of(const std::string& text) {
 }
 
 // The first `count` of the lines.
-std::vector<std::string> beginning(const std::vector<std::string>& lines, size_t count) {
+Strings beginning(const Strings& lines, size_t count) {
   const auto kept = std::span(lines).first(std::min(count, lines.size()));
   return {kept.begin(), kept.end()};
 }
 
 // The last `count` of the lines.
-std::vector<std::string> last(const std::vector<std::string>& lines, size_t count) {
+Strings last(const Strings& lines, size_t count) {
   const auto kept = std::span(lines).last(std::min(count, lines.size()));
   return {kept.begin(), kept.end()};
 }
@@ -121,16 +121,16 @@ bool begins_with_innermost(const std::string& stack) {
 }
 
 // The innermost calls of a stack, wherever they stand in it.
-std::vector<std::string> innermost(const std::string& stack) {
+Strings innermost(const std::string& stack) {
   const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
-  const std::vector<std::string> lines = with_musters_calls_folded(split(text, '\n'));
+  const Strings lines = with_musters_calls_folded(split(text, '\n'));
   return begins_with_innermost(stack) ? beginning(lines, kMaxStackLines)
                                       : last(lines, kMaxStackLines);
 }
 
 // The last lines of the rank but for the error, which the card has.
-std::vector<std::string> lines_beside_error(const RankExit& exit) {
-  std::vector<std::string> lines = exit.last_lines;
+Strings lines_beside_error(const RankExit& exit) {
+  Strings lines = exit.last_lines;
   if (exit.message.empty())
     return lines;
   const std::string error = first_line_of(exit.message);
@@ -141,7 +141,7 @@ std::vector<std::string> lines_beside_error(const RankExit& exit) {
 
 // The part of the card about standard error. Lines that stand right above the card are not
 // repeated.
-std::string last_words(const RankExit& exit, const std::vector<std::string>& lines) {
+std::string last_words(const RankExit& exit, const Strings& lines) {
   if (lines.empty())
     return "";
   if (!exit.lines_in_sight)
@@ -164,7 +164,7 @@ std::string evidence(const RankExit& exit) {
   if (!exit.message.empty())
     out += cat("  error     ", first_line_of(exit.message), "\n");
   const std::string more = more_of(exit.message);
-  const std::vector<std::string> lines = lines_beside_error(exit);
+  const Strings lines = lines_beside_error(exit);
   if (exit.stack.empty())
     return out + (more.empty() ? last_words(exit, lines) : more);
   const bool told_above = exit.lines_in_sight && lines.size() < exit.last_lines.size();

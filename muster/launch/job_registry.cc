@@ -120,8 +120,8 @@ std::string bytes_of(int fd) {
 }
 
 // The notes' names. The descriptor stays open.
-std::vector<std::string> names_in(int folder) {
-  std::vector<std::string> names;
+Strings names_in(int folder) {
+  Strings names;
   const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(::fcntl(folder, F_DUPFD_CLOEXEC, 0)),
                                                  ::closedir);
   if (!list)

@@ -11,6 +11,7 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -22,9 +23,9 @@ struct JobNote {
   std::string program = {};  // with its arguments
   std::string run_dir = {};
   int num_ranks = 0;
-  std::vector<std::string> devices = {};  // of this host's ranks, each once: "GPU-<uuid>", "cpu:0"
-  int64_t since_seconds = 0;              // since 1970
-  int master_port = 0;                    // that this launcher holds for rank 0; 0: none
+  Strings devices = {};       // of this host's ranks, each once: "GPU-<uuid>", "cpu:0"
+  int64_t since_seconds = 0;  // since 1970
+  int master_port = 0;        // that this launcher holds for rank 0; 0: none
   bool operator==(const JobNote&) const = default;
 };
 

@@ -135,14 +135,13 @@ void check_work_dir(const std::string& path) {
 }
 
 // Paths are absolute where the ranks run in another folder.
-std::vector<std::string> program_paths(const LaunchOptions& options) {
+Strings program_paths(const LaunchOptions& options) {
   const auto path_of = [&](const std::string& name) {
     const std::string path =
         find_program(name, get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
     return options.work_dir.empty() ? path : absolute_path(path);
   };
-  std::vector<std::string> paths = {
-      path_of(options.program.empty() ? options.argv.at(0) : options.program)};
+  Strings paths = {path_of(options.program.empty() ? options.argv.at(0) : options.program)};
   for (const ProgramRanks& more : options.more_programs)
     paths.push_back(path_of(more.argv.at(0)));
   return paths;

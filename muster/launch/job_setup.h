@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/folder_lock.h"
+#include "muster/base/strings.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/rank_rendezvous.h"
 #include "muster/launch/rank_spec.h"
@@ -30,7 +31,7 @@ void check_folders(const LaunchOptions& options);
 
 // The paths of the programs that `options` name, in their order. Throws: SpawnError for the first
 // that is not there or cannot be executed.
-std::vector<std::string> program_paths(const LaunchOptions& options);
+Strings program_paths(const LaunchOptions& options);
 
 // The MASTER_PORT at which strangers are to be watched for; 0: none, as ranks of a program that
 // starts itself meet in muster's own store.

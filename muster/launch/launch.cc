@@ -77,7 +77,7 @@ bool has_survived(const GroupResult& result, const LaunchOptions& options) {
 
 // Says which ranks a job that has ended well has lost.
 void tell_lost_ranks(const GroupResult& result) {
-  std::vector<std::string> lost = mapped(
+  Strings lost = mapped(
       result.exits | std::views::filter(&RankExit::failed),
       [&](const RankExit& exit) { return cat("rank ", exit.rank, " (", describe_end(exit), ")"); });
   if (lost.empty())

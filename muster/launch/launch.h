@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/placement/plan.h"
 #include "muster/placement/request.h"
@@ -22,14 +23,14 @@ namespace muster {
 
 // Another program of the same job.
 struct ProgramRanks {
-  std::vector<std::string> argv = {};
+  Strings argv = {};
   int num_ranks = 1;
   std::string role = "default";
 };
 
 struct LaunchOptions {
-  std::vector<std::string> argv = {};  // the program and its arguments, as executed
-  std::string program = {};            // the file to execute; empty: argv[0], found by PATH
+  Strings argv = {};         // the program and its arguments, as executed
+  std::string program = {};  // the file to execute; empty: argv[0], found by PATH
   // Programs that the last ranks run, in this order; the ranks before them run `argv`. The
   // request's number of ranks includes them.
   std::vector<ProgramRanks> more_programs = {};

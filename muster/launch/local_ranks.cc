@@ -48,11 +48,11 @@ void name_source_lines(std::vector<RankExit>& exits) {
 }
 
 // The marks tell this launcher's processes from all others, those of the job's other hosts too.
-std::vector<std::string> marks_of(const std::vector<RankSpec>& specs) {
+Strings marks_of(const std::vector<RankSpec>& specs) {
   if (specs.empty())
     return {};
   const std::string mark = find_or(specs[0].environment, "MUSTER_MARK");
-  return mark.empty() ? std::vector<std::string>() : std::vector{cat("MUSTER_MARK=", mark)};
+  return mark.empty() ? Strings() : std::vector{cat("MUSTER_MARK=", mark)};
 }
 
 // Whether the rank failed by itself: nobody sent it a signal.
@@ -386,7 +386,7 @@ class LocalRanks {
   // "process 7435 (sh, state S) of rank 1". A daemon has no group of a rank, but its environment;
   // in that of a job inside the job, ranks are others.
   std::string left_by(pid_t pid, std::optional<int> slot) const {
-    const auto entries = slot ? std::vector<std::string>() : environment_entries(pid);
+    const auto entries = slot ? Strings() : environment_entries(pid);
     const auto has = [&](const std::string& entry) {
       return contains(entries, entry);
     };

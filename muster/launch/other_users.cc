@@ -64,12 +64,12 @@ bool is_wanted(const Gpu& gpu, const std::vector<GpuUuid>& wanted) {
 
 }  // namespace
 
-std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuUuid>& wanted) {
-  std::vector<std::string> lines;
+Strings other_users_of(const Host& host, const std::vector<GpuUuid>& wanted) {
+  Strings lines;
   for (const Gpu& gpu : host.gpus) {
     if (!is_wanted(gpu, wanted))
       continue;
-    const std::vector<std::string> others = mapped_some(gpu.processes, describe_other);
+    const Strings others = mapped_some(gpu.processes, describe_other);
     if (!others.empty())
       lines.push_back(cat("GPU ",
                           gpu.index.value,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/placement/plan.h"
 
@@ -14,7 +15,7 @@ namespace muster {
 // processes compute: "GPU 0 (GPU-8f3c…): in use by pid 4711 (python3, user alice, 12.3 GiB)". A
 // process that cannot be seen here, one of another container, is another's. Shapes: the host probed
 // with GpuDetail::processes.
-std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuUuid>& wanted);
+Strings other_users_of(const Host& host, const std::vector<GpuUuid>& wanted);
 
 // Warns of those on the GPUs of the plan's ranks on this host.
 void warn_of_other_users(const Host& host, const Plan& plan, int host_index = 0);

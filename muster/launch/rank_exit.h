@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/supervise/cause.h"
 
 namespace muster {
@@ -15,9 +16,8 @@ struct ErrorFacts {
   std::string code{};             // "peer_failed", of a muster::Error
   std::vector<int> lost_ranks{};  // of the job, where it failed of their loss and knows them
   std::string signal{};           // that its handler told of, "SIGSEGV"
-  std::vector<std::string>
-      said{};               // by that handler, on standard error too: a line, then its stack
-  bool left_early = false;  // its function returned while others made another call
+  Strings said{};                 // by that handler, on standard error too: a line, then its stack
+  bool left_early = false;        // its function returned while others made another call
   Account account = Account::none;  // as it was found in its words, which need not be here any more
 };
 
@@ -31,15 +31,15 @@ struct RankExit {
   bool started = true;  // false: the job had ended before
   int exit_code = 0;    // when signal == 0
   int signal = 0;
-  int sent_signal = 0;    // what the launcher had sent it to end it; 0: it ended by itself
-  std::string cause{};    // in plain words
-  std::string message{};  // of the exception that it reported in its error file
-  std::string stack{};    // and where that came from
-  ErrorFacts facts{};     // beside them
-  std::vector<std::string> last_lines{};  // of its standard error
-  bool lines_in_sight = false;            // the console shows them, and nearly nothing after them
-  std::string stderr_log{};               // the file that has all of it; empty: none
-  std::chrono::milliseconds after{0};     // since start
+  int sent_signal = 0;          // what the launcher had sent it to end it; 0: it ended by itself
+  std::string cause{};          // in plain words
+  std::string message{};        // of the exception that it reported in its error file
+  std::string stack{};          // and where that came from
+  ErrorFacts facts{};           // beside them
+  Strings last_lines{};         // of its standard error
+  bool lines_in_sight = false;  // the console shows them, and nearly nothing after them
+  std::string stderr_log{};     // the file that has all of it; empty: none
+  std::chrono::milliseconds after{0};  // since start
   std::chrono::system_clock::time_point at{};
   // The same moment on the clock of its host that never jumps; 0: not known.
   std::chrono::milliseconds host_clock{0};

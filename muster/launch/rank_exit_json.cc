@@ -13,7 +13,6 @@
 #include <ranges>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
@@ -150,7 +149,7 @@ RankExit rank_exit_from_json(const Json& json) {
                   .cause = json.value("cause", ""),
                   .message = json.value("message", ""),
                   .stack = json.value("stack", ""),
-                  .last_lines = json.value("last_lines", std::vector<std::string>()),
+                  .last_lines = json.value("last_lines", Strings()),
                   .stderr_log = json.value("stderr_log", "")};
     const Json code = json.value("exit_code", Json());
     const Json signal = json.value("signal", Json());

@@ -51,7 +51,7 @@ bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
 
 // The program of a rank, and the rank's place among those of the same role.
 struct RankProgram {
-  std::vector<std::string> argv;
+  Strings argv;
   std::string path;
   std::string role;
   int role_rank = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 #include "muster/launch/launch.h"
 #include "muster/placement/plan.h"
 
@@ -17,10 +18,10 @@ struct JobFacts {
   std::string mark;    // this launcher's own id: what its ranks' descendants are known by
   std::string launch;  // MUSTER_LAUNCH: one id for all hosts and attempts of this start of the job
   int host_index = 0;  // this host's place in the plan
-  int restart_count = 0;  // restarts after failures; an attempt may have other reasons
-  std::string program;    // the path of what argv[0] names
-  std::vector<std::string> more_programs{};  // and of what LaunchOptions::more_programs do
-  std::string run_dir;                       // absolute
+  int restart_count = 0;    // restarts after failures; an attempt may have other reasons
+  std::string program;      // the path of what argv[0] names
+  Strings more_programs{};  // and of what LaunchOptions::more_programs do
+  std::string run_dir;      // absolute
   std::string work_dir;   // absolute; where the ranks write: the task's they belong to, or run_dir
   std::string log_dir;    // absolute; attempts are folders in it
   std::string plan_path;  // absolute
@@ -48,7 +49,7 @@ struct RankSpec {
   int attempt = 0;
   std::string host;
   std::string device;
-  std::vector<std::string> argv;
+  Strings argv;
   std::string program;              // the path of what is executed
   Environment environment{};        // the whole of it
   std::string working_directory{};  // empty: the launcher's

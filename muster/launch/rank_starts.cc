@@ -61,7 +61,7 @@ Fd open_target(Output& output,
 }
 
 // The end of a file that a rank wrote by itself.
-std::vector<std::string> last_lines_of(const std::string& path) {
+Strings last_lines_of(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid())
     return {};
@@ -108,7 +108,7 @@ RankExit explain(const ChildExit& end,
 }
 
 // Returns the first of the lines that are kept: the last twenty, or the last traceback as a whole.
-std::ptrdiff_t first_of_last(const std::vector<std::string>& lines) {
+std::ptrdiff_t first_of_last(const Strings& lines) {
   const auto traceback = std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) {
     return line.starts_with("Traceback (most recent call last)");
   });
@@ -120,7 +120,7 @@ std::ptrdiff_t first_of_last(const std::vector<std::string>& lines) {
 
 // Takes what the rank said last on standard error: the stack of a signal or of Python, else the
 // lines.
-void add_lines(RankExit& exit, std::vector<std::string> lines) {
+void add_lines(RankExit& exit, Strings lines) {
   take_signal_stack(exit, lines);
   take_uncaught_exception(exit, lines);
   take_python_fault(exit, lines);

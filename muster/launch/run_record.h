@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/launch/rank_exit.h"
 
@@ -25,15 +26,15 @@ struct AttemptRecord {
 // One start of `muster run`, or of a program that starts itself.
 struct LaunchRecord {
   std::string run_id = {};
-  std::vector<std::string> argv = {};
-  std::vector<std::vector<std::string>> more_argvs = {};  // of the job's other programs
-  std::string work_dir = {};                              // where the ranks ran
-  std::string host = {};                                  // of the launcher
+  Strings argv = {};
+  std::vector<Strings> more_argvs = {};  // of the job's other programs
+  std::string work_dir = {};             // where the ranks ran
+  std::string host = {};                 // of the launcher
   std::string muster_version = {};
   // Ranks of the last attempt told these; they are empty for programs that are not muster's.
-  std::string libtorch = {};                   // its version
-  std::string backend = {};                    // of the ranks' group
-  std::vector<std::string> device_names = {};  // each once
+  std::string libtorch = {};  // its version
+  std::string backend = {};   // of the ranks' group
+  Strings device_names = {};  // each once
   int pid = 0;
   int max_restarts = 0;
   double began = 0;

@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -77,7 +78,7 @@ void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
   const bool has_all_symbols = !module.starts_with("/lib") && !module.starts_with("/usr/lib");
   const auto offsets =
       sum_of<std::string>(frames, [](const Frame* frame) { return cat(" ", frame->offset); });
-  const std::vector<std::string> said = addr2line(module, offsets);
+  const Strings said = addr2line(module, offsets);
   for (size_t i = 0; i < frames.size() && 2 * i + 1 < said.size(); ++i)
     take_answer(*frames[i], said[2 * i], said[2 * i + 1], has_all_symbols);
 }
@@ -162,10 +163,10 @@ void find_lines(std::vector<std::optional<Frame>>& frames,
 
 std::string with_source_lines(const std::string& stack,
                               std::chrono::system_clock::time_point taken) {
-  const std::vector<std::string> lines = split(stack, '\n');
+  const Strings lines = split(stack, '\n');
   auto frames = mapped(lines, parse_frame);
   find_lines(frames, taken);
-  std::vector<std::string> text;
+  Strings text;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (frames[i] && is_way_to_function(frames[i]->function))
       continue;
@@ -185,7 +186,7 @@ namespace {
 
 // A call in Python is a line "File …, line …, in …", and perhaps its source further to the right,
 // and marks below that. Returns the last line of the call that begins at `at`.
-size_t last_line_of_call(const std::vector<std::string>& lines, size_t at) {
+size_t last_line_of_call(const Strings& lines, size_t at) {
   const size_t indent = lines[at].find("File ");
   const auto is_source = [&](const std::string& line) {
     return line.starts_with("  ") && line.find_first_not_of(' ') > indent + 1;
@@ -194,16 +195,16 @@ size_t last_line_of_call(const std::vector<std::string>& lines, size_t at) {
   return at + (std::ranges::find_if_not(behind, is_source) - behind.begin());
 }
 
-void add_folded(std::vector<std::string>& text, int calls) {
+void add_folded(Strings& text, int calls) {
   if (calls > 0)
     text.push_back(cat("    … ", plural(calls, "call"), " in muster"));
 }
 
 }  // namespace
 
-std::vector<std::string> with_musters_calls_folded(const std::vector<std::string>& lines) {
+Strings with_musters_calls_folded(const Strings& lines) {
   constexpr std::string_view kOwnFile = "/muster/__init__.py\", line ";
-  std::vector<std::string> text;
+  Strings text;
   int folded = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].find(kOwnFile) != std::string::npos) {
@@ -219,8 +220,8 @@ std::vector<std::string> with_musters_calls_folded(const std::vector<std::string
 }
 
 // The rank's handler wrote the same lines to standard error, where they are not wanted twice.
-void take_signal_stack(RankExit& exit, std::vector<std::string>& lines) {
-  std::vector<std::string> said = std::exchange(exit.facts.said, {});
+void take_signal_stack(RankExit& exit, Strings& lines) {
+  Strings said = std::exchange(exit.facts.said, {});
   if (exit.signal == 0 || exit.facts.signal != signal_name(exit.signal) || said.empty())
     return;
   const auto printed = std::search(lines.begin(), lines.end(), said.begin(), said.end());
@@ -231,7 +232,7 @@ void take_signal_stack(RankExit& exit, std::vector<std::string>& lines) {
 }
 
 // The C++ library writes the type of the exception, and what() in the next line.
-void take_uncaught_exception(RankExit& exit, const std::vector<std::string>& lines) {
+void take_uncaught_exception(RankExit& exit, const Strings& lines) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
   constexpr std::string_view kWhat = "  what():";
   if (exit.signal == 0 || !exit.message.empty())
@@ -248,7 +249,7 @@ void take_uncaught_exception(RankExit& exit, const std::vector<std::string>& lin
 
 // Python's faulthandler writes the fault, and a stack for each thread; the current thread's is
 // taken.
-void take_python_fault(RankExit& exit, const std::vector<std::string>& lines) {
+void take_python_fault(RankExit& exit, const Strings& lines) {
   constexpr std::string_view kFault = "Fatal Python error: ";
   if (exit.signal == 0 || !exit.stack.empty())
     return;
@@ -264,7 +265,7 @@ void take_python_fault(RankExit& exit, const std::vector<std::string>& lines) {
     exit.message = *fault;
   const auto end = std::find_if_not(
       thread + 1, lines.end(), [](const std::string& line) { return line.starts_with("  "); });
-  exit.stack = join(std::vector<std::string>(thread, end), "\n");
+  exit.stack = join(Strings(thread, end), "\n");
 }
 
 }  // namespace muster

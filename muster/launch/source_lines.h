@@ -5,8 +5,8 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/launch/rank_exit.h"
 
 namespace muster {
@@ -21,16 +21,16 @@ std::string with_source_lines(
 
 // For a rank that a signal ended and whose handler told of it in the error file: the stack becomes
 // the exit's, and goes from the last `lines` of standard error.
-void take_signal_stack(RankExit& exit, std::vector<std::string>& lines);
+void take_signal_stack(RankExit& exit, Strings& lines);
 
 // The words of an exception that nobody caught become the message.
-void take_uncaught_exception(RankExit& exit, const std::vector<std::string>& lines);
+void take_uncaught_exception(RankExit& exit, const Strings& lines);
 
 // The words of Python's faulthandler: the stack of the thread that got the signal becomes the
 // exit's, and the error its message.
-void take_python_fault(RankExit& exit, const std::vector<std::string>& lines);
+void take_python_fault(RankExit& exit, const Strings& lines);
 
 // Lines of a Python stack, in which the calls of muster's module are counted only.
-std::vector<std::string> with_musters_calls_folded(const std::vector<std::string>& lines);
+Strings with_musters_calls_folded(const Strings& lines);
 
 }  // namespace muster

@@ -27,7 +27,7 @@ std::optional<int64_t> parse_hex(std::string_view text) {
 // Reads a line of the table: "sl local_address:port remote:port state queues timer retransmits uid
 // timeout inode …". Nothing for the heading.
 std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
-  std::vector<std::string> words = split(line, ' ');
+  Strings words = split(line, ' ');
   std::erase(words, "");
   if (words.size() < 10)
     return std::nullopt;

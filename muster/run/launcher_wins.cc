@@ -23,10 +23,10 @@ class SetOptions {
     if (is_set)
       names_.push_back(cat("RunOptions::", name));
   }
-  std::vector<std::string> names() { return std::move(names_); }
+  Strings names() { return std::move(names_); }
 
  private:
-  std::vector<std::string> names_;
+  Strings names_;
 };
 
 // The ranks' number may be what the program asked for.
@@ -95,9 +95,7 @@ bool is_mesh_of(const std::vector<MeshAxis>& asked, const MeshShape& told) {
 
 }  // namespace
 
-std::vector<std::string> unused_options(const RunOptions& options,
-                                        const RankEnv& env,
-                                        const RankDevice& device) {
+Strings unused_options(const RunOptions& options, const RankEnv& env, const RankDevice& device) {
   SetOptions set;
   add_devices(options, env, set);
   const auto& shares = device.batch_shares;
@@ -107,7 +105,7 @@ std::vector<std::string> unused_options(const RunOptions& options,
   set.add("mesh", two_meshes && !is_mesh_of(options.mesh, device.mesh));
   add_job(options, set);
   add_output(options, set);
-  std::vector<std::string> unused = set.names();
+  Strings unused = set.names();
   for (const char* const variable : {"MUSTER_NPROC", "MUSTER_GPUS", "MUSTER_POLICY"}) {
     if (get_env(variable) && !get_env("MUSTER_TASK"))
       unused.emplace_back(variable);

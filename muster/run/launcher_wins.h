@@ -7,6 +7,7 @@
 
 #include "muster/base/mesh_shape.h"
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 #include "muster/run/rank_device.h"
 #include "muster/run/run_options.h"
 
@@ -14,9 +15,7 @@ namespace muster {
 
 // The options that are set and not used, since that launcher has decided what they say: their names
 // as users write them.
-std::vector<std::string> unused_options(const RunOptions& options,
-                                        const RankEnv& env,
-                                        const RankDevice& device);
+Strings unused_options(const RunOptions& options, const RankEnv& env, const RankDevice& device);
 
 // The grid of the ranks: the launcher's, or else that of the options for `world_size` ranks.
 // Throws: invalid_argument for options that do not fit.

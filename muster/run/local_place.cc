@@ -84,7 +84,7 @@ void compare_devices(const Rendezvous& rendezvous,
 LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
   const RankIdentity& self = members.at(rank);
   LocalPlace place{.local_world_size = 0, .num_hosts = 0, .gpu_world_size = 0};
-  std::vector<std::string> hosts;
+  Strings hosts;
   for (const RankIdentity& member : members) {
     if (!contains(hosts, member.host))
       hosts.push_back(member.host);

@@ -12,8 +12,8 @@ namespace muster {
 
 namespace {
 
-std::vector<std::string>& arguments_at_start() {
-  static std::vector<std::string> arguments;
+Strings& arguments_at_start() {
+  static Strings arguments;
   return arguments;
 }
 
@@ -25,8 +25,8 @@ std::vector<std::string>& arguments_at_start() {
 
 }  // namespace
 
-std::vector<std::string> own_command_line(int argc, char** argv) {
-  const std::vector<std::string>& kept = arguments_at_start();
+Strings own_command_line(int argc, char** argv) {
+  const Strings& kept = arguments_at_start();
   if (!kept.empty())
     return kept;
   return {argv, argv + std::max(argc, 0)};

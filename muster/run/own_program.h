@@ -2,7 +2,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -13,7 +14,7 @@ inline constexpr const char* kOwnProgram = "/proc/self/exe";
 // The arguments that this process was started with. argv may have changed: gflags, MPI_Init and
 // others remove their arguments from it, and a process title may overwrite it. Falls back to `argv`
 // if the C library does not provide them.
-std::vector<std::string> own_command_line(int argc, char** argv);
+Strings own_command_line(int argc, char** argv);
 
 // Gives this process its program's name; ps and top would otherwise show "exe" for kOwnProgram.
 void take_own_name();

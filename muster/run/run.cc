@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/failure_policy.h"
@@ -186,7 +185,7 @@ void warn_of_unused_options(const RunOptions& options, const Start& start) {
   const RankEnv& env = start.env;
   if (is_started_by_run_call() || env.rank != 0 || env.attempt != 0)
     return;
-  const std::vector<std::string> unused = unused_options(options, env, start.device);
+  const Strings unused = unused_options(options, env, start.device);
   if (unused.empty())
     return;
   log(LogLevel::warn,

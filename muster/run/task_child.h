@@ -13,6 +13,7 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 #include "muster/placement/plan.h"
 #include "muster/run/task_order.h"
 
@@ -62,8 +63,8 @@ void answer_with_error(const TaskOrder& order, const std::string& message);  // 
 std::optional<std::string> result_of(const std::string& answer);
 
 struct TaskChild {
-  std::vector<std::string> argv = {};  // of the program, with its own name first
-  TaskOrder order = {};                // without the descriptors
+  Strings argv = {};     // of the program, with its own name first
+  TaskOrder order = {};  // without the descriptors
   VisibilityVariables variables = {};
   std::vector<int> leases = {};  // descriptors of the leases on its GPUs
   int num_threads = 1;           // OMP_NUM_THREADS, unless that is set

@@ -53,7 +53,7 @@ int TaskDispatch::threads_of_each() const {
   return std::max(1, at::get_num_threads() / std::max(1, most));
 }
 
-void TaskDispatch::run(const TaskSetOptions& options, const std::vector<std::string>& argv) {
+void TaskDispatch::run(const TaskSetOptions& options, const Strings& argv) {
   options_ = options;
   argv_ = argv;
   num_threads_ = threads_of_each();
@@ -87,7 +87,7 @@ void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
     }
     // The thread waits for mutex_, so that it finds its outcome in the state `running`.
     threads.emplace_back([this, task, devices] { run_task(task, devices); });
-    std::vector<std::string> labels;
+    Strings labels;
     for (const size_t device : devices) {
       labels.push_back(devices_[device].label);
       ++load_[device];

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/run/task_child.h"
 #include "muster/run/task_plan.h"
 #include "muster/run/task_set.h"
@@ -24,7 +25,7 @@ class TaskDispatch {
 
   // `argv`: of this program, for tasks that are processes or groups.
   // Blocking: until every task has ended, or may no longer start.
-  void run(const TaskSetOptions& options, const std::vector<std::string>& argv);
+  void run(const TaskSetOptions& options, const Strings& argv);
 
  private:
   using Devices = std::vector<size_t>;
@@ -41,7 +42,7 @@ class TaskDispatch {
   const std::vector<TaskDevice>& devices_;
   std::vector<TaskOutcome>& outcomes_;  // under mutex_, as are load_ and running_
   TaskSetOptions options_;
-  std::vector<std::string> argv_;
+  Strings argv_;
   SharedStop stop_;
   int num_threads_ = 1;  // intra-op threads of each task
 

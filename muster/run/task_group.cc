@@ -42,9 +42,7 @@ std::string prefix_of_lines(const std::string& task) {
   return cat("[", name, ".${rank}] ");
 }
 
-LaunchOptions launch_options_of(const TaskOrder& order,
-                                const std::vector<std::string>& argv,
-                                int result_fd) {
+LaunchOptions launch_options_of(const TaskOrder& order, const Strings& argv, int result_fd) {
   LaunchOptions options;
   options.argv = argv;
   options.program = kOwnProgram;
@@ -83,7 +81,7 @@ std::string why_no_result(int exit_code) {
 
 // Runs the ranks and answers to the parent. Returns the process's exit code. The descriptors that
 // the parent shares are closed in the ranks, which inherit only the memory for rank 0's result.
-int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& argv) {
+int launch_and_answer(const TaskOrder& order, const Strings& argv) {
   for (const int fd : {order.result_fd, order.stop_fd, order.plan_fd})
     ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   const Fd result = new_task_memory("muster-rank-result");
@@ -113,7 +111,7 @@ std::string run_task_group(TaskChild launcher, const SharedStop& stop) {
   return run_task_child(launcher, stop);
 }
 
-void launch_task_group(const TaskOrder& order, const std::vector<std::string>& argv) {
+void launch_task_group(const TaskOrder& order, const Strings& argv) {
   int exit_code = 1;
   try {
     ::unsetenv(kTaskVariable);

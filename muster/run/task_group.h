@@ -5,8 +5,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/run/task_child.h"
 
 namespace muster {
@@ -18,6 +18,6 @@ std::string run_task_group(TaskChild launcher, const SharedStop& stop);
 
 // Called in the launcher: runs the ranks, answers with rank 0's result or the first failure, and
 // ends the process. `argv` is the program's.
-[[noreturn]] void launch_task_group(const TaskOrder& order, const std::vector<std::string>& argv);
+[[noreturn]] void launch_task_group(const TaskOrder& order, const Strings& argv);
 
 }  // namespace muster

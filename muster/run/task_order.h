@@ -4,7 +4,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -16,11 +17,11 @@ struct TaskOrder {
   std::string name = {};
   uint64_t number = 0;  // its index in the set
   // The names of all tasks of the set, by which the child knows which set is meant.
-  std::vector<std::string> tasks = {};
+  Strings tasks = {};
   std::string place = {};
-  std::vector<std::string> rank_places = {};  // for a launcher
-  std::string device = "cpu";                 // as the child sees it
-  std::string uuid = {};                      // of that device; empty: none, or a MIG instance
+  Strings rank_places = {};    // for a launcher
+  std::string device = "cpu";  // as the child sees it
+  std::string uuid = {};       // of that device; empty: none, or a MIG instance
   int result_fd = -1;
   int stop_fd = -1;
   int plan_fd = -1;   // the plan of the task's ranks; a task alone is one

@@ -74,7 +74,7 @@ void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& 
 
 // Logs a line for each reason why tasks run on the CPU, with all tasks that have it.
 void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
-  std::map<std::string, std::vector<std::string>> tasks;
+  std::map<std::string, Strings> tasks;
   for (const TaskOutcome& outcome : outcomes) {
     if (!outcome.instead.empty())
       tasks[outcome.instead].push_back(cat("'", printable(outcome.name), "'"));
@@ -91,8 +91,7 @@ RankPlan assignment_of(const TaskOrder& order) {
 }  // namespace
 
 TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
-    : options_(options),
-      argv_(argc > 0 ? own_command_line(argc, argv) : std::vector<std::string>()) {
+    : options_(options), argv_(argc > 0 ? own_command_line(argc, argv) : Strings()) {
   const auto order = task_order_from_environment();
   if (order && order->kind == TaskOrder::Kind::launcher)
     launch_task_group(*order, argv_);
@@ -121,7 +120,7 @@ void TaskSet::add_entry(detail::TaskEntry entry) {
   entries_.push_back(std::move(entry));
 }
 
-std::vector<std::string> TaskSet::names() const {
+Strings TaskSet::names() const {
   return mapped(entries_, &detail::TaskEntry::name);
 }
 
@@ -216,8 +215,8 @@ void TaskSet::run_as_rank(const TaskOrder& order) {
 }
 
 void TaskSet::throw_failures() const {
-  std::vector<std::string> failed;
-  std::vector<std::string> not_started;
+  Strings failed;
+  Strings not_started;
   for (const TaskOutcome& outcome : outcomes_) {
     const std::string name = printable(outcome.name);
     if (outcome.state == TaskOutcome::State::not_started)

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/run/task_entry.h"
 
 namespace muster {
@@ -176,11 +177,11 @@ class TaskSet {
   [[noreturn]] void run_as_child(const TaskOrder& order);
   [[noreturn]] void run_as_rank(const TaskOrder& order);
   const detail::TaskEntry& entry_of(const TaskOrder& order) const;
-  std::vector<std::string> names() const;
+  Strings names() const;
   void throw_failures() const;
 
   TaskSetOptions options_;
-  std::vector<std::string> argv_;  // empty: no tasks in processes
+  Strings argv_;  // empty: no tasks in processes
   std::vector<detail::TaskEntry> entries_;
   std::vector<TaskOutcome> outcomes_;
   bool has_run_ = false;

@@ -85,8 +85,7 @@ std::string end_of_prefix(std::string prefix) {
 void check_size(const std::string& value) {
   if (value.size() <= EtcdStore::kMaxValueBytes)
     return;
-  const std::vector<std::string> texts =
-      format_compared_bytes({EtcdStore::kMaxValueBytes, value.size()});
+  const Strings texts = format_compared_bytes({EtcdStore::kMaxValueBytes, value.size()});
   throw invalid_argument("etcd: expected a value of at most ",
                          texts[0],
                          ", which is what it takes in one request, got ",
@@ -346,7 +345,7 @@ int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
 }
 
 // One transaction asks for as many keys as etcd takes in one.
-std::vector<std::optional<std::string>> EtcdStore::values(const std::vector<std::string>& keys) {
+std::vector<std::optional<std::string>> EtcdStore::values(const Strings& keys) {
   check_limits("values", keys);
   std::vector<std::optional<std::string>> values;
   for (size_t first = 0; first < keys.size(); first += kMostInTransaction) {
@@ -363,9 +362,9 @@ std::vector<std::optional<std::string>> EtcdStore::values(const std::vector<std:
   return values;
 }
 
-std::vector<std::string> EtcdStore::missing(const std::vector<std::string>& keys) {
+Strings EtcdStore::missing(const Strings& keys) {
   const auto found = values(keys);
-  std::vector<std::string> missing;
+  Strings missing;
   for (const size_t i : indices_of(keys)) {
     if (!found[i])
       missing.push_back(keys[i]);
@@ -373,12 +372,12 @@ std::vector<std::string> EtcdStore::missing(const std::vector<std::string>& keys
   return missing;
 }
 
-bool EtcdStore::check(const std::vector<std::string>& keys) {
+bool EtcdStore::check(const Strings& keys) {
   check_limits("check", keys);
   return missing(keys).empty();
 }
 
-void EtcdStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+void EtcdStore::wait(const Strings& keys, std::chrono::milliseconds timeout) {
   check_limits("wait", keys);
   const Deadline deadline(bounded_timeout(timeout));
   for (Pauses pauses;; pauses.wait(deadline)) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/store/http.h"
 #include "muster/store/store.h"
 
@@ -39,9 +40,9 @@ class EtcdStore final : public Store {
   std::string compare_set(const std::string& key,
                           const std::string& expected,
                           const std::string& desired) override;
-  bool check(const std::vector<std::string>& keys) override;
-  std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  bool check(const Strings& keys) override;
+  std::vector<std::optional<std::string>> values(const Strings& keys) override;
+  void wait(const Strings& keys, std::chrono::milliseconds timeout) override;
   int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
@@ -66,7 +67,7 @@ class EtcdStore final : public Store {
                         const std::string& value,
                         const std::string& also_key = "",
                         const std::string& also_value = "");
-  std::vector<std::string> missing(const std::vector<std::string>& keys);
+  Strings missing(const Strings& keys);
   std::string post(const std::string& path, const std::string& body);
   std::string place() const;  // the servers, for messages
   void begin_lease();

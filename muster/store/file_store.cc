@@ -17,7 +17,6 @@
 #include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -372,13 +371,13 @@ std::string FileStore::compare_set(const std::string& key,
   return std::move(comparison.result);
 }
 
-bool FileStore::check(const std::vector<std::string>& keys) {
+bool FileStore::check(const Strings& keys) {
   check_limits("check", keys);
   const Operation operation(*this);
   return table_.first_missing(keys) == keys.size();
 }
 
-void FileStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+void FileStore::wait(const Strings& keys, std::chrono::milliseconds timeout) {
   check_limits("wait", keys);
   wait_for("wait", keys, timeout, nullptr);
 }
@@ -408,7 +407,7 @@ int FileStore::num_joined() {
 // the file's size is asked for, which takes no lock. A record may take the place of a torn one of
 // its size, hence another look now and then.
 void FileStore::wait_for(const char* operation_name,
-                         const std::vector<std::string>& keys,
+                         const Strings& keys,
                          std::chrono::milliseconds timeout,
                          std::string* value) {
   const Deadline deadline(bounded_timeout(timeout));

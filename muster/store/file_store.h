@@ -21,11 +21,11 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 #include "muster/store/file_record.h"
 #include "muster/store/store.h"
 #include "muster/store/table.h"
@@ -52,8 +52,8 @@ class FileStore final : public Store, NoCopy {
   std::string compare_set(const std::string& key,
                           const std::string& expected,
                           const std::string& desired) override;
-  bool check(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  bool check(const Strings& keys) override;
+  void wait(const Strings& keys, std::chrono::milliseconds timeout) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
 
@@ -75,7 +75,7 @@ class FileStore final : public Store, NoCopy {
   void write_record(const FileRecord& record);
   off_t file_size() const;
   void wait_for(const char* operation,
-                const std::vector<std::string>& keys,
+                const Strings& keys,
                 std::chrono::milliseconds timeout,
                 std::string* value);
 

@@ -6,16 +6,16 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
 struct HttpOptions {
-  std::vector<std::string> urls = {};  // "http://10.0.0.1:2379": servers of which each is as good
-  std::string ca_file = {};            // https: who vouches for the server; empty: the system's
-  std::string cert_file = {};          // https: who we are
+  Strings urls = {};           // "http://10.0.0.1:2379": servers of which each is as good
+  std::string ca_file = {};    // https: who vouches for the server; empty: the system's
+  std::string cert_file = {};  // https: who we are
   std::string key_file = {};
   std::chrono::milliseconds connect_timeout{5'000};
   std::chrono::milliseconds timeout{5'000};  // of one request

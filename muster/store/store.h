@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -52,13 +53,13 @@ class Store {
                                   const std::string& desired) = 0;
 
   // True when all of `keys` exist.
-  virtual bool check(const std::vector<std::string>& keys) = 0;
+  virtual bool check(const Strings& keys) = 0;
 
   // What each of `keys` has now; nothing where there is no such key. Not one moment for all.
-  virtual std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys);
+  virtual std::vector<std::optional<std::string>> values(const Strings& keys);
 
   // Blocking: until all of `keys` exist. Throws: timeout naming the first missing ones.
-  virtual void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
+  virtual void wait(const Strings& keys, std::chrono::milliseconds timeout) = 0;
 
   // Adds an entry to the log `log` and returns its number, from 1. The log's entries are the keys
   // log_entry_key(log, 1), …, in an order that all see alike and without gaps. Every entry must be

@@ -58,7 +58,7 @@ Table::Comparison Table::compare(const std::string& key,
   return {false, value == nullptr ? expected : *value};
 }
 
-std::vector<std::optional<std::string>> Table::values(const std::vector<std::string>& keys) const {
+std::vector<std::optional<std::string>> Table::values(const Strings& keys) const {
   std::vector<std::optional<std::string>> values;
   for (const std::string& key : keys) {
     const std::string* const value = find(key);
@@ -67,14 +67,14 @@ std::vector<std::optional<std::string>> Table::values(const std::vector<std::str
   return values;
 }
 
-size_t Table::first_missing(const std::vector<std::string>& keys, size_t from) const {
+size_t Table::first_missing(const Strings& keys, size_t from) const {
   while (from < keys.size() && values_.contains(keys[from]))
     ++from;
   return from;
 }
 
 // A few names are enough for a message.
-std::string Table::describe_missing(const std::vector<std::string>& keys) const {
+std::string Table::describe_missing(const Strings& keys) const {
   constexpr size_t kNamed = 8;
   const auto missing =
       filtered(keys, [&](const std::string& key) { return !values_.contains(key); });
@@ -105,14 +105,14 @@ void check_limits(std::string_view operation, const std::string& key, const std:
 }
 
 // Each key has four bytes for its size in a request.
-void check_limits(std::string_view operation, const std::vector<std::string>& keys) {
+void check_limits(std::string_view operation, const Strings& keys) {
   size_t total = 0;
   for (const auto& key : keys) {
     check_limits(operation, key);
     total += key.size() + 4;
   }
   if (total > kMaxValueBytes) {
-    const std::vector<std::string> texts = format_compared_bytes({kMaxValueBytes, total});
+    const Strings texts = format_compared_bytes({kMaxValueBytes, total});
     throw invalid_argument("store ",
                            operation,
                            ": expected keys of at most ",

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -32,7 +33,7 @@ class Table {
   const std::string* find(const std::string& key) const;
   int64_t size() const { return std::ssize(values_); }
   // What each of `keys` has; nothing where it is absent.
-  std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys) const;
+  std::vector<std::optional<std::string>> values(const Strings& keys) const;
 
   // The counter's next value, not yet stored. Throws: invalid_argument.
   int64_t sum(const std::string& key, int64_t amount) const;
@@ -43,10 +44,10 @@ class Table {
                      const std::string& desired) const;
 
   // Index of the first key at or after `from` that is absent; keys.size() when there is none.
-  size_t first_missing(const std::vector<std::string>& keys, size_t from = 0) const;
+  size_t first_missing(const Strings& keys, size_t from = 0) const;
 
   // The absent ones of `keys`, quoted, for a message: "'a', 'b' and 7 more".
-  std::string describe_missing(const std::vector<std::string>& keys) const;
+  std::string describe_missing(const Strings& keys) const;
 
  private:
   std::unordered_map<std::string, std::string> values_;
@@ -57,7 +58,7 @@ class Table {
 void check_limits(std::string_view operation,
                   const std::string& key,
                   const std::string& value = {});
-void check_limits(std::string_view operation, const std::vector<std::string>& keys);
+void check_limits(std::string_view operation, const Strings& keys);
 
 // The error of a wait that ended without its keys; `missing` as by describe_missing.
 Error missing_keys_error(std::string_view operation,

@@ -341,18 +341,18 @@ std::string TcpStore::compare_set(const std::string& key,
       .text;
 }
 
-bool TcpStore::check(const std::vector<std::string>& keys) {
+bool TcpStore::check(const Strings& keys) {
   check_limits("check", keys);
   return round_trip({.operation = Operation::check, .keys = keys}).number != 0;
 }
 
-std::vector<std::optional<std::string>> TcpStore::values(const std::vector<std::string>& keys) {
+std::vector<std::optional<std::string>> TcpStore::values(const Strings& keys) {
   check_limits("values", keys);
   const StoreReply reply = round_trip({.operation = Operation::values, .keys = keys});
   return decode_values(reply.text, keys.size());
 }
 
-void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+void TcpStore::wait(const Strings& keys, std::chrono::milliseconds timeout) {
   check_limits("wait", keys);
   const auto bounded = bounded_timeout(timeout);
   round_trip({.operation = Operation::wait, .keys = keys, .number = bounded.count()}, bounded);

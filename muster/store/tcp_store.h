@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/store/endpoint.h"
 #include "muster/store/secret.h"
 #include "muster/store/store.h"
@@ -49,10 +50,10 @@ class TcpStore final : public Store {
   std::string compare_set(const std::string& key,
                           const std::string& expected,
                           const std::string& desired) override;
-  bool check(const std::vector<std::string>& keys) override;
+  bool check(const Strings& keys) override;
   // Throws: invalid_argument where all together are larger than one value may be.
-  std::vector<std::optional<std::string>> values(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  std::vector<std::optional<std::string>> values(const Strings& keys) override;
+  void wait(const Strings& keys, std::chrono::milliseconds timeout) override;
   int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;

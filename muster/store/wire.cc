@@ -53,7 +53,7 @@ class Reader {
   uint64_t number(unsigned size) { return read_number(take(size), size); }
   int64_t signed_number() { return static_cast<int64_t>(number(8)); }
   std::string text() { return std::string(take(number(kSizeBytes))); }
-  std::vector<std::string> texts() {
+  Strings texts() {
     const uint64_t count = number(kSizeBytes);
     // Each text has a size at least: memory for a count beyond that would be wasted.
     if (count > rest_.size() / kSizeBytes)

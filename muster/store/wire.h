@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -29,10 +30,10 @@ struct StoreRequest {
   };
 
   Operation operation = Operation::num_keys;
-  std::vector<std::string> keys{};  // one, except for check, wait and values
-  std::string value{};              // of set and both appends; `desired` of compare_set
-  std::string expected{};           // of compare_set
-  int64_t number = 0;               // amount of add; milliseconds to wait of get and wait
+  Strings keys{};          // one, except for check, wait and values
+  std::string value{};     // of set and both appends; `desired` of compare_set
+  std::string expected{};  // of compare_set
+  int64_t number = 0;      // amount of add; milliseconds to wait of get and wait
 };
 
 struct StoreReply {

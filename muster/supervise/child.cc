@@ -311,14 +311,14 @@ std::string find_program(const std::string& name, const std::string& search_path
 }
 
 // execve does not write into the texts.
-std::vector<char*> exec_pointers(const std::vector<std::string>& texts) {
+std::vector<char*> exec_pointers(const Strings& texts) {
   auto pointers =
       mapped(texts, [](const std::string& text) { return const_cast<char*>(text.c_str()); });
   pointers.push_back(nullptr);
   return pointers;
 }
 
-std::vector<std::string> exec_entries(const std::map<std::string, std::string>& environment) {
+Strings exec_entries(const std::map<std::string, std::string>& environment) {
   return mapped(environment,
                 [](const auto& variable) { return cat(variable.first, "=", variable.second); });
 }
@@ -327,7 +327,7 @@ Child spawn_child(const ChildOptions& options) {
   if (options.argv.empty())
     throw invalid_argument("spawn: expected a program, got none");
   const std::string path = program_of(options);
-  const std::vector<std::string> variables = exec_entries(options.environment);
+  const Strings variables = exec_entries(options.environment);
   const std::vector<char*> argv = exec_pointers(options.argv);
   const std::vector<char*> environment = exec_pointers(variables);
   const std::string& folder = options.working_directory;

@@ -14,11 +14,12 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
 struct ChildOptions {
-  std::vector<std::string> argv{};
+  Strings argv{};
   // The path of what is executed; empty: argv[0], looked up in the child's PATH.
   std::string program{};
   std::map<std::string, std::string> environment{};  // the whole of it
@@ -59,9 +60,9 @@ struct Child {
 std::string find_program(const std::string& name, const std::string& search_path);
 
 // The texts as execve takes them, with a null at the end. They must outlive the answer.
-std::vector<char*> exec_pointers(const std::vector<std::string>& texts);
+std::vector<char*> exec_pointers(const Strings& texts);
 // Each variable as execve takes it, "NAME=value".
-std::vector<std::string> exec_entries(const std::map<std::string, std::string>& environment);
+Strings exec_entries(const std::map<std::string, std::string>& environment);
 
 // Starts the child as the leader of its own process group, with every signal unblocked and at its
 // default (an ignored SIGHUP stays ignored: nohup), to be killed by the kernel when the calling

@@ -111,9 +111,9 @@ std::set<FileId> open_files(pid_t pid) {
   return files;
 }
 
-std::vector<std::string> environment_entries(pid_t pid) {
+Strings environment_entries(pid_t pid) {
   const auto text = try_read_file(cat("/proc/", pid, "/environ"));
-  return text ? split(*text, '\0') : std::vector<std::string>();
+  return text ? split(*text, '\0') : Strings();
 }
 
 }  // namespace muster

@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/process_status.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -45,6 +45,6 @@ std::set<FileId> open_files(pid_t pid);
 
 // The entries of the environment that the process was started with, as "NAME=value"; none when it
 // has ended, or may not be looked at.
-std::vector<std::string> environment_entries(pid_t pid);
+Strings environment_entries(pid_t pid);
 
 }  // namespace muster

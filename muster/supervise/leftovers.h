@@ -10,9 +10,9 @@
 #include <map>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -53,15 +53,15 @@ class LeftoverSweep {
   void note_end(pid_t pid, int status);
 
   // A description of each process that was killed, and of each that SIGTERM was enough for.
-  const std::vector<std::string>& killed() const { return descriptions_; }
-  const std::vector<std::string>& ended() const { return ended_; }
+  const Strings& killed() const { return descriptions_; }
+  const Strings& ended() const { return ended_; }
 
  private:
   std::function<std::string(pid_t)> describe_;
   std::map<pid_t, std::string> asked_;  // descriptions; empty: its end is known
   std::set<pid_t> killed_;
-  std::vector<std::string> descriptions_;
-  std::vector<std::string> ended_;
+  Strings descriptions_;
+  Strings ended_;
 };
 
 }  // namespace muster

@@ -115,7 +115,7 @@ std::string LiveLines::draw(size_t rows) const {
     return "";
   // One row tells of the rest where not all have room.
   const size_t shown = groups.size() <= rows ? groups.size() : rows - 1;
-  std::vector<std::string> drawn;
+  Strings drawn;
   for (size_t i = 0; i < shown; ++i)
     drawn.push_back(to_text(groups[i]));
   if (shown < groups.size())

@@ -428,8 +428,8 @@ void Output::flush_all(const std::function<bool()>& is_late) {
   }
 }
 
-std::vector<std::string> Output::last_lines(StreamId id, size_t count) const {
-  std::vector<std::string> lines = split(streams_.at(id)->tail(), '\n');
+Strings Output::last_lines(StreamId id, size_t count) const {
+  Strings lines = split(streams_.at(id)->tail(), '\n');
   if (!lines.empty() && lines.back().empty())
     lines.pop_back();
   if (lines.size() > count)

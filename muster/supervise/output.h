@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 #include "muster/supervise/collapse.h"
 #include "muster/supervise/console.h"
 #include "muster/supervise/event_loop.h"
@@ -60,7 +61,7 @@ class Output : NoCopy {
   void finish(const std::function<bool()>& hurry = {}, std::optional<Clock::time_point> until = {});
 
   // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
-  std::vector<std::string> last_lines(StreamId id, size_t count) const;
+  Strings last_lines(StreamId id, size_t count) const;
 
   // Its last lines are on the console, and others have said next to nothing there since.
   bool in_sight(StreamId id) const;

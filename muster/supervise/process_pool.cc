@@ -62,7 +62,7 @@ ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(option
   signals_.emplace(signals, options_.stop_signals);
   parent_.emplace();
   loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
-  std::vector<std::string> marks;
+  Strings marks;
   if (!options_.mark.empty())
     marks.push_back(options_.mark);
   sentinel_ = std::make_unique<Sentinel>(marks);
@@ -244,8 +244,7 @@ std::set<pid_t> ProcessPool::left_behind() {
 // does.
 const ProcessPool::Member* ProcessPool::member_shown_by(pid_t pid) const {
   const pid_t group = ::getpgid(pid);
-  const auto entries =
-      options_.child_variable.empty() ? std::vector<std::string>() : environment_entries(pid);
+  const auto entries = options_.child_variable.empty() ? Strings() : environment_entries(pid);
   for (const auto& [id, member] : members_) {
     if (member->child.pid == group)
       return member.get();

@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
 #include "muster/supervise/descendants.h"
@@ -49,12 +50,12 @@ struct ProcessPoolOptions {
 struct PoolExit {
   ChildExit exit = {};
   // Descriptions of what it left that SIGTERM was enough for, where nobody had asked it to end.
-  std::vector<std::string> ended = {};
-  std::vector<std::string> killed = {};     // descriptions of what it left that needed SIGKILL
-  std::vector<std::string> survivors = {};  // descriptions of processes that survived even SIGKILL
+  Strings ended = {};
+  Strings killed = {};     // descriptions of what it left that needed SIGKILL
+  Strings survivors = {};  // descriptions of processes that survived even SIGKILL
   // Descriptions of processes that this child has left, or another that still runs: they show
   // neither. They are ended when the last of the children ends that may have left them.
-  std::vector<std::string> unclear = {};
+  Strings unclear = {};
   std::vector<ProcessId> alive = {};  // the survivors and the unclear ones
 };
 

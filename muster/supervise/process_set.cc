@@ -47,7 +47,7 @@ ProcessSet::~ProcessSet() {
   sentinel_.reset();
 }
 
-void ProcessSet::post_sentinel(const std::vector<std::string>& marks) {
+void ProcessSet::post_sentinel(const Strings& marks) {
   if (sentinel_ || sentinel_failed_)
     return;
   try {
@@ -539,7 +539,7 @@ void ProcessSet::sweep() {
 }
 
 // Members that still run count too.
-std::vector<std::string> ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {
+Strings ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {
   auto survivors = mapped(
       running(), [](const Member* const member) { return describe_process(member->child.pid); });
   for (const pid_t pid : leftovers)

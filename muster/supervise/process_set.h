@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 #include "muster/supervise/cause.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
@@ -77,12 +78,12 @@ struct WaitRules {
 struct WaitResult {
   // In order of death, but the cause before the failures that came together with it.
   std::vector<ChildExit> exits;
-  int stopped_by = 0;               // the stop signal received, if any
-  bool timed_out = false;           // WaitRules::until was reached
-  std::vector<std::string> killed;  // descriptions of leftover descendants that needed SIGKILL
+  int stopped_by = 0;      // the stop signal received, if any
+  bool timed_out = false;  // WaitRules::until was reached
+  Strings killed;          // descriptions of leftover descendants that needed SIGKILL
   // Descriptions of those that SIGTERM was enough for, where the set has ended by itself.
-  std::vector<std::string> ended;
-  std::vector<std::string> survivors;  // descriptions of processes that survived even SIGKILL
+  Strings ended;
+  Strings survivors;  // descriptions of processes that survived even SIGKILL
 };
 
 class ProcessSet : NoCopy {
@@ -96,7 +97,7 @@ class ProcessSet : NoCopy {
   // Everything started from now on ends with this process, even if this process is killed. `marks`:
   // what all descendants have in their environment (Sentinel). Only the first call counts; without
   // one, spawn posts a sentinel without marks.
-  void post_sentinel(const std::vector<std::string>& marks = {});
+  void post_sentinel(const Strings& marks = {});
 
   // Starts a child. Throws: what spawn_child throws; processes started before live on.
   void spawn(int id, ChildOptions options);
@@ -187,7 +188,7 @@ class ProcessSet : NoCopy {
   std::string describe(pid_t pid) const;
   std::optional<int> group_of(pid_t pid) const;
   std::set<pid_t> left_behind() const;
-  std::vector<std::string> describe_all(const std::set<pid_t>& leftovers) const;
+  Strings describe_all(const std::set<pid_t>& leftovers) const;
 
   ProcessSetOptions options_;
   EventLoop loop_;

@@ -47,7 +47,7 @@ constexpr char kName[] = "muster-sentinel";
 // Looks for whole entries in an environment that comes byte by byte.
 class MarkFinder {
  public:
-  explicit MarkFinder(const std::vector<std::string>& marks)
+  explicit MarkFinder(const Strings& marks)
       : marks_(marks), count_(std::min(marks.size(), kMostMarks)) {}
 
   void take(char c) {
@@ -67,7 +67,7 @@ class MarkFinder {
 
  private:
   static constexpr size_t kOtherEntry = SIZE_MAX;
-  const std::vector<std::string>& marks_;
+  const Strings& marks_;
   size_t count_;
   size_t matched_[kMostMarks] = {};  // how much of each mark the entry has shown
   bool found_[kMostMarks] = {};
@@ -85,7 +85,7 @@ int open_of(int proc, const char* pid, const char* name) {
 }
 
 // Whether all marks are in the process's environment. One that may not be read has none.
-bool has_marks(int proc, const char* pid, const std::vector<std::string>& marks) {
+bool has_marks(int proc, const char* pid, const Strings& marks) {
   const int file = open_of(proc, pid, "environ");
   if (file < 0)
     return false;
@@ -130,12 +130,12 @@ pid_t pid_of(const char* name) {
 }
 
 // Whether the process is one of the job's, to be killed.
-bool is_of_job(int proc, const char* pid, const std::vector<std::string>& marks) {
+bool is_of_job(int proc, const char* pid, const Strings& marks) {
   return has_marks(proc, pid, marks) && !is_sentinel(proc, pid);
 }
 
 // Sends SIGKILL to all processes with the marks, and returns their number.
-int kill_marked(int proc, const std::vector<std::string>& marks) {
+int kill_marked(int proc, const Strings& marks) {
   int killed = 0;
   alignas(Entry) char entries[4096];
   ::lseek(proc, 0, SEEK_SET);
@@ -175,7 +175,7 @@ bool launcher_has_died(int pipe) {
 void stand_guard(int pipe,
                  const pid_t* groups,
                  const std::atomic<size_t>& num_groups,
-                 const std::vector<std::string>& marks) {
+                 const Strings& marks) {
   ::setsid();
   ::prctl(PR_SET_NAME, kName);
   if (::chdir("/") != 0)
@@ -199,7 +199,7 @@ void stand_guard(int pipe,
 
 }  // namespace
 
-Sentinel::Sentinel(const std::vector<std::string>& marks) {
+Sentinel::Sentinel(const Strings& marks) {
   Pipe pipe = open_pipe();
   pipe_ = std::move(pipe.write_end);
   void* const shared =

@@ -7,10 +7,10 @@
 #include <sys/types.h>
 
 #include <string>
-#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -20,7 +20,7 @@ class Sentinel : NoCopy {
   // nothing of ours open, a session of its own, and makes only async-signal-safe calls. `marks` are
   // entries of the environment, as "NAME=value", that together tell this job's processes from all
   // others; none: only the groups are ended. Throws: io.
-  explicit Sentinel(const std::vector<std::string>& marks);
+  explicit Sentinel(const Strings& marks);
   // Ends it and nothing else. Blocking: until it has ended, which is at once.
   ~Sentinel();
 
