@@ -10,6 +10,7 @@ namespace muster {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+using TimePoint = Clock::time_point;
 
 class Deadline {
  public:
@@ -23,9 +24,7 @@ class Deadline {
         at_(Clock::now() + limit_) {}
 
   // What it was set to, for messages.
-  milliseconds limit() const {
-    return std::chrono::floor<milliseconds>(limit_);
-  }
+  milliseconds limit() const { return std::chrono::floor<milliseconds>(limit_); }
   bool passed() const { return Clock::now() >= at_; }
   // Time left, never negative, rounded up.
   milliseconds left() const {
@@ -37,10 +36,10 @@ class Deadline {
 
  private:
   std::chrono::nanoseconds limit_;
-  Clock::time_point at_;
+  TimePoint at_;
 };
 
-inline double seconds_since(Clock::time_point start) {
+inline double seconds_since(TimePoint start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 

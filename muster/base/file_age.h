@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "muster/base/clock.h"
+
 namespace muster {
 
 // Whether it was written less than `age` ago. A file that is not there was not. One from further in

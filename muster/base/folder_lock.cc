@@ -117,7 +117,7 @@ FolderLock::FolderLock(FolderClaim claim)
       return;
     if (deadline.passed())
       break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(milliseconds(5));
   }
   if (no_folder)
     fail_errno(cat("cannot create '", claim_.folder, "'"), no_folder.value());

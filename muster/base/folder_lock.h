@@ -8,9 +8,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 
@@ -28,7 +28,7 @@ struct FolderClaim {
   std::string attempt = {};
   // For the holder before to end: the agents of a launcher that was killed take some 2 s to end
   // their ranks, and have it until then.
-  std::chrono::milliseconds patience{5'000};
+  milliseconds patience{5'000};
 };
 
 class FolderLock {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 
 #include "muster/base/strings.h"
@@ -27,17 +28,15 @@ std::atomic<LateDetail> g_detail = nullptr;
 
 }  // namespace
 
-LateRanks::LateRanks(std::chrono::milliseconds limit)
-    : limit_(limit),
-      began_(Clock::now()),
-      next_(std::min<std::chrono::milliseconds>(kFirstWord, limit / 4)) {}
+LateRanks::LateRanks(milliseconds limit)
+    : limit_(limit), began_(Clock::now()), next_(std::min<milliseconds>(kFirstWord, limit / 4)) {}
 
 // Each time it is due it doubles the time until the next one.
 bool LateRanks::due() {
   const auto waited = Clock::now() - began_;
   if (waited < next_ || waited >= limit_ - limit_ / 8)
     return false;
-  next_ = std::max(next_, std::chrono::milliseconds(1)) * 2;
+  next_ = std::max(next_, milliseconds(1)) * 2;
   ++words_;
   return true;
 }

@@ -2,7 +2,6 @@
 // intervals, in one line that names both. Used by everything that waits for ranks.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,7 @@ namespace muster {
 class LateRanks {
  public:
   // A wait that begins now, and fails after `limit`: the first word comes well before that.
-  explicit LateRanks(std::chrono::milliseconds limit);
+  explicit LateRanks(milliseconds limit);
 
   // Whether it is time to say something; true once for each time, and never just before the wait
   // fails.
@@ -27,9 +26,9 @@ class LateRanks {
             const char* advice = "see what the others do") const;
 
  private:
-  std::chrono::milliseconds limit_;
-  Clock::time_point began_;
-  std::chrono::milliseconds next_;
+  milliseconds limit_;
+  TimePoint began_;
+  milliseconds next_;
   int words_ = 0;
 };
 

@@ -6,11 +6,11 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
@@ -26,7 +26,7 @@ class PatientSink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    const auto limit = stopped_ ? std::chrono::milliseconds(0) : kReaderPatience;
+    const auto limit = stopped_ ? milliseconds(0) : kReaderPatience;
     stopped_ = !write_within(STDERR_FILENO, {line.data(), line.size()}, limit);
   }
   void flush_() override {}

@@ -21,8 +21,8 @@ namespace {
 
 // cgroup v1 says "no limit" with a number near 2^63.
 constexpr int64_t kNoLimit = int64_t{1} << 60;
-constexpr std::chrono::milliseconds kAskAgain{1};
-constexpr std::chrono::milliseconds kAskAgainAtMost{20};
+constexpr milliseconds kAskAgain{1};
+constexpr milliseconds kAskAgainAtMost{20};
 
 // The group of version 1 where both versions are there.
 std::optional<ControlGroup> memory_group(const std::string& root) {
@@ -81,7 +81,7 @@ std::optional<int64_t> available_memory(const std::string& root) {
 
 // The folder of the whole hierarchy is the same for all whom one limit may bind, and it is nothing
 // that would have to be made or could be left behind.
-MemoryTurn::MemoryTurn(std::chrono::milliseconds patience, const std::string& root) {
+MemoryTurn::MemoryTurn(milliseconds patience, const std::string& root) {
   const auto group = memory_group(root);
   const std::string folder = group ? group->mount : root + "/proc";
   lock_ = Fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
 
@@ -29,7 +30,7 @@ std::optional<int64_t> available_memory(const std::string& root = "");
 // stranger.
 class MemoryTurn : NoCopy {
  public:
-  explicit MemoryTurn(std::chrono::milliseconds patience = std::chrono::seconds(10),
+  explicit MemoryTurn(milliseconds patience = std::chrono::seconds(10),
                       const std::string& root = "");
   ~MemoryTurn();
 

@@ -61,7 +61,7 @@ long NonBlockingWriter::write(std::string_view bytes) const {
 }
 
 // The deadline begins anew with each byte that is taken.
-bool write_within(int fd, std::string_view bytes, std::chrono::milliseconds limit) noexcept {
+bool write_within(int fd, std::string_view bytes, milliseconds limit) noexcept {
   const NonBlockingWriter writer(fd);
   Deadline deadline(limit);
   while (!bytes.empty()) {

@@ -3,9 +3,9 @@
 // says: log lines, the plan, the failure card, and by Console for what ranks print.
 #pragma once
 
-#include <chrono>
 #include <string_view>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 
 namespace muster {
@@ -32,9 +32,9 @@ class NonBlockingWriter {
 
 // Writes `bytes`. False when they were not all taken: the reader took none for `limit`, or is gone.
 // Blocking: at most `limit` between two bytes that are taken. Throws: nothing.
-bool write_within(int fd, std::string_view bytes, std::chrono::milliseconds limit) noexcept;
+bool write_within(int fd, std::string_view bytes, milliseconds limit) noexcept;
 
 // Patience with a reader, where nothing else is said.
-inline constexpr std::chrono::milliseconds kReaderPatience{5'000};
+inline constexpr milliseconds kReaderPatience{5'000};
 
 }  // namespace muster

@@ -99,7 +99,7 @@ std::string default_runtime_folder() {
   return choose_runtime_folder({"/tmp", "/var/tmp", "/dev/shm"});
 }
 
-Fd open_runtime_folder(const std::string& path, bool create, std::chrono::milliseconds patience) {
+Fd open_runtime_folder(const std::string& path, bool create, milliseconds patience) {
   const Deadline deadline(patience);
   for (;;) {
     Fd folder = open_private_folder(path, create);
@@ -115,7 +115,7 @@ Fd open_runtime_folder(const std::string& path, bool create, std::chrono::millis
                   "' beside others (flock), got no lock; see who has it (`lsof ",
                   printable(path),
                   "`)");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(1));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 
@@ -34,6 +35,6 @@ inline constexpr mode_t kKeptFile = S_ISVTX | 0600;
 // a link, another user's, or open to others; timeout; io.
 Fd open_runtime_folder(const std::string& path,
                        bool create,
-                       std::chrono::milliseconds patience = std::chrono::seconds(10));
+                       milliseconds patience = std::chrono::seconds(10));
 
 }  // namespace muster

@@ -109,10 +109,10 @@ uint64_t parse_bytes(std::string_view text, std::string_view what) {
   return static_cast<uint64_t>(std::round(*number * *factor));
 }
 
-std::chrono::milliseconds parse_duration(std::string_view text, std::string_view what) {
-  const auto milliseconds = milliseconds_in(trim(text));
-  if (milliseconds && *milliseconds <= kLongestMilliseconds)
-    return std::chrono::milliseconds(std::llround(*milliseconds));
+milliseconds parse_duration(std::string_view text, std::string_view what) {
+  const auto time = milliseconds_in(trim(text));
+  if (time && *time <= kLongestMilliseconds)
+    return milliseconds(std::llround(*time));
   throw invalid_argument(what,
                          ": expected a time such as 30s, 250ms, 5m or 1h30m, got '",
                          printable(text),
@@ -142,7 +142,7 @@ Strings format_compared_bytes(const std::vector<uint64_t>& sizes) {
 
 // Times of a minute and more show two units, shorter ones one.
 std::string format_duration(std::chrono::nanoseconds duration) {
-  const auto whole = std::chrono::duration_cast<std::chrono::milliseconds>(duration);
+  const auto whole = std::chrono::duration_cast<milliseconds>(duration);
   const auto ms = whole.count();
   if (ms < 1000)
     return cat(ms, "ms");
@@ -155,7 +155,7 @@ std::string format_duration(std::chrono::nanoseconds duration) {
 }
 
 std::string format_seconds(double seconds) {
-  return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
+  return format_duration(milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
 }
 
 std::string format_local_time(int64_t seconds) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -16,7 +17,7 @@ uint64_t parse_bytes(std::string_view text, std::string_view what = "size");
 
 // "30s", "5m", "1h30m", "250ms", "2" (seconds); at most 10000 days. Throws: invalid_argument, which
 // begins with `what`: the flag or variable.
-std::chrono::milliseconds parse_duration(std::string_view text, std::string_view what = "duration");
+milliseconds parse_duration(std::string_view text, std::string_view what = "duration");
 
 // 85899345920 → "80.0 GiB".
 std::string format_bytes(uint64_t bytes);

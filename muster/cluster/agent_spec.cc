@@ -6,13 +6,13 @@
 #include <openssl/crypto.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "muster/base/byte_text.h"
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
@@ -144,8 +144,7 @@ Json cluster_to_json(const ClusterOptions& cluster) {
 ClusterOptions cluster_from(const Json& json) {
   ClusterOptions cluster{.backend = "remote", .remote = true};
   members_from_json(json, [&](const auto& visit) { visit_cluster(cluster, visit); });
-  cluster.silence =
-      Silence(std::chrono::milliseconds(json.at("silence_milliseconds").get<int64_t>()));
+  cluster.silence = Silence(milliseconds(json.at("silence_milliseconds").get<int64_t>()));
   return cluster;
 }
 

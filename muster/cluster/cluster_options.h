@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/cluster/silence.h"
 #include "muster/store/secret.h"
 
@@ -39,9 +40,9 @@ struct ClusterOptions {
   std::string secret_file = {};  // empty: MUSTER_SECRET_FD, MUSTER_SECRET_FILE
   bool no_auth = false;
   bool remote = false;  // started by a `muster run` elsewhere, which says what is to be said
-  std::chrono::milliseconds join_timeout{600'000};  // for min_hosts to come
-  std::chrono::milliseconds last_call{30'000};      // with min_hosts there, for more
-  Silence silence{std::chrono::seconds(15)};        // of a host that cannot be heard
+  milliseconds join_timeout{600'000};         // for min_hosts to come
+  milliseconds last_call{30'000};             // with min_hosts there, for more
+  Silence silence{std::chrono::seconds(15)};  // of a host that cannot be heard
   int max_host_failures = 3;
 
   bool elastic() const { return min_hosts < max_hosts; }

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ranges>
 #include <utility>
 
@@ -27,13 +28,13 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::seconds kWordEvery{30};             // while hosts are awaited
-constexpr std::chrono::milliseconds kToldTogether{5'000};  // what a scheduler tells every host
+constexpr std::chrono::seconds kWordEvery{30};  // while hosts are awaited
+constexpr milliseconds kToldTogether{5'000};    // what a scheduler tells every host
 
 }  // namespace
 
 // The job begins with the gathering of its hosts.
-Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock::time_point now)
+Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, TimePoint now)
     : rules_(std::move(rules)),
       planner_(std::move(planner)),
       say_(std::move(say)),
@@ -44,7 +45,7 @@ Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock
       not_before_(now) {}
 
 // After the end of the job hosts only take leave; others that come are refused.
-std::vector<Order> Coordinator::on_report(Report report, Clock::time_point now) {
+std::vector<Order> Coordinator::on_report(Report report, TimePoint now) {
   now_ = now;
   if (is_told_again(report))
     return on_tick(now);
@@ -97,7 +98,7 @@ bool Coordinator::is_told_again(const Report& report) {
   return false;
 }
 
-std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
+std::vector<Order> Coordinator::on_tick(TimePoint now) {
   now_ = now;
   if (time_limit_is_over(now))
     end_by_time_limit();
@@ -112,7 +113,7 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
 }
 
 // The limit counts from the job's start, or has its own end.
-bool Coordinator::time_limit_is_over(Clock::time_point now) const {
+bool Coordinator::time_limit_is_over(TimePoint now) const {
   const bool is_ending = is_one_of(phase_, Phase::stopping, Phase::finished);
   if (is_ending || !rules_.time_limit)
     return false;
@@ -456,7 +457,7 @@ void Coordinator::try_to_start() {
     return start(candidates());
   if (there >= rules_.min_hosts) {
     // A round that goes on with fewer hosts has heard from all that there are.
-    const auto wait = round_ > 0 ? std::chrono::milliseconds(0) : rules_.last_call;
+    const auto wait = round_ > 0 ? milliseconds(0) : rules_.last_call;
     if (!last_call_)
       last_call_ = now_ + wait;
     if (now_ >= *last_call_)

@@ -10,7 +10,6 @@
 // processes come that run (coordinator_in_place.cc).
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -35,12 +34,12 @@ struct CoordinatorRules {
   int max_restarts = 0;
   // Processes that a failure, or a host that comes or goes, leaves running go on in place.
   bool replaces = false;
-  std::chrono::milliseconds join_timeout{600'000};           // for min_hosts to come
-  std::chrono::milliseconds last_call{30'000};               // with min_hosts there, for more
-  std::chrono::milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
-  std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole job
+  milliseconds join_timeout{600'000};           // for min_hosts to come
+  milliseconds last_call{30'000};               // with min_hosts there, for more
+  milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
+  std::optional<milliseconds> time_limit = {};  // of the whole job
   // When that is over, where it does not count from the job's start.
-  std::optional<Clock::time_point> ends_at = {};
+  std::optional<TimePoint> ends_at = {};
   // Rounds that one host may fail before it is set aside, where others are left.
   int max_host_failures = 3;
   std::string run_folder = {};
@@ -64,24 +63,24 @@ class Coordinator {
   // Says one line to people.
   using Say = std::function<void(const std::string&)>;
 
-  Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock::time_point now);
+  Coordinator(CoordinatorRules rules, Planner planner, Say say, TimePoint now);
 
   // The orders that follow from a report, or from the time alone.
-  std::vector<Order> on_report(Report report, Clock::time_point now);
-  std::vector<Order> on_tick(Clock::time_point now);
+  std::vector<Order> on_report(Report report, TimePoint now);
+  std::vector<Order> on_tick(TimePoint now);
   // A host of live_hosts() has been heard again.
-  std::vector<Order> on_sign_of_life(const std::string& id, Clock::time_point now);
+  std::vector<Order> on_sign_of_life(const std::string& id, TimePoint now);
 
   // Goes on after a coordinator that is gone, from what was reported and what it had ordered: all
   // of it, or what LogHistory leaves. `age`: since the job began. Returns the orders that follow.
   std::vector<Order> take_over(const std::vector<Report>& reports,
                                const std::vector<Order>& orders,
-                               Clock::time_point now,
-                               std::chrono::milliseconds age);
+                               TimePoint now,
+                               milliseconds age);
 
   bool finished() const { return phase_ == Phase::finished; }
   // Whether the job is to end, and does not yet, because of its time limit.
-  bool time_limit_is_over(Clock::time_point now) const;
+  bool time_limit_is_over(TimePoint now) const;
   bool has_hosts() const { return !members_.empty(); }
   // Whose end would be a loss: their signs of life are to be watched.
   Strings live_hosts() const;
@@ -109,7 +108,7 @@ class Coordinator {
     int signs = 0;  // of life, that the other has given since
   };
   struct ToldSignal {
-    Clock::time_point at = {};
+    TimePoint at = {};
     std::set<std::string> by = {};  // hosts
   };
   struct Trouble {  // why the round is being stopped
@@ -198,19 +197,19 @@ class Coordinator {
   CoordinatorRules rules_;
   Planner planner_;
   Say say_;
-  Clock::time_point now_;
-  Clock::time_point began_;
-  Clock::time_point gathering_since_;
-  Clock::time_point next_word_;
-  Clock::time_point not_before_;
-  std::optional<Clock::time_point> last_call_;
-  std::optional<Clock::time_point> stop_deadline_;
+  TimePoint now_;
+  TimePoint began_;
+  TimePoint gathering_since_;
+  TimePoint next_word_;
+  TimePoint not_before_;
+  std::optional<TimePoint> last_call_;
+  std::optional<TimePoint> stop_deadline_;
   bool spares_ = false;  // the stop under way lets ranks come together first
   Phase phase_ = Phase::gathering;
   int round_ = 0;
   int restarts_ = 0;
   BackOff back_off_;
-  Clock::time_point round_began_;
+  TimePoint round_began_;
   int next_seniority_ = 1;
   Plan plan_;      // the round's
   Strings hosts_;  // and its hosts' ids, in the plan's order

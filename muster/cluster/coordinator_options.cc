@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_setup.h"
 
@@ -36,7 +37,7 @@ Coordinator::Planner planner_of(const LaunchOptions& options) {
 
 // The run's folder and the launch have new ids here, the same for all hosts.
 CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cluster) {
-  std::optional<Clock::time_point> ends_at;
+  std::optional<TimePoint> ends_at;
   if (options.limit_has_begun && options.time_limit)
     ends_at = Clock::now() + *options.time_limit;
   return {.min_hosts = cluster.min_hosts,

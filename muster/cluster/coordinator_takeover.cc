@@ -2,7 +2,6 @@
 // that the coordinator before was in. Joins count whenever they were reported, and what happened to
 // the hosts of the last round is treated as if it was reported now.
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <map>
 #include <ranges>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/cluster/coordinator.h"
@@ -21,8 +21,8 @@ namespace muster {
 // round does: it counts only after the orders, as if it was reported now.
 std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
                                           const std::vector<Order>& orders,
-                                          Clock::time_point now,
-                                          std::chrono::milliseconds age) {
+                                          TimePoint now,
+                                          milliseconds age) {
   now_ = now;
   began_ = now - age;
   const auto last_start =

@@ -29,8 +29,6 @@ namespace muster {
 
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr milliseconds kTick{200};
 constexpr const char* kAge = "age";  // a key
 constexpr int64_t kReadAtATime = 256;
@@ -97,10 +95,10 @@ CoordinatorThread::~CoordinatorThread() {
   thread_.join();
 }
 
-bool CoordinatorThread::wait(std::chrono::milliseconds patience) {
+bool CoordinatorThread::wait(milliseconds patience) {
   const Deadline deadline(patience);
   while (!done_ && !deadline.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(milliseconds(5));
   return all_left_;
 }
 
@@ -311,7 +309,7 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
         "no sign of life from host ",
         coordinator_.name_of(id),
         " for ",
-        format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent)));
+        format_duration(std::chrono::duration_cast<milliseconds>(silent)));
     add(coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now));
   }
 }

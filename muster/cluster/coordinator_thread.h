@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/cluster/coordinator.h"
 #include "muster/cluster/log_history.h"
@@ -29,10 +30,10 @@ struct CoordinatorThreadOptions {
   Silence silence{std::chrono::seconds(15)};  // of a host that is gone then
   bool take_over = false;  // there was another coordinator: read what it did first
   // How long entries of the logs stay that nobody needs; nothing: as long as a host may be silent.
-  std::optional<std::chrono::milliseconds> keeps_history = {};
+  std::optional<milliseconds> keeps_history = {};
   bool notes_joins = false;  // for has_joined()
   // Since 1970; for tests. It may jump.
-  std::function<std::chrono::milliseconds()> time_of_day = {};
+  std::function<milliseconds()> time_of_day = {};
 };
 
 class CoordinatorThread : NoCopy {
@@ -44,7 +45,7 @@ class CoordinatorThread : NoCopy {
   ~CoordinatorThread();  // ends it
 
   // Waits until the job is over and every host has taken leave: true; or `patience` is.
-  bool wait(std::chrono::milliseconds patience);
+  bool wait(milliseconds patience);
 
   // It has ended without ending the job, and nobody has taken its place.
   bool broken() const { return broken_; }
@@ -65,9 +66,9 @@ class CoordinatorThread : NoCopy {
   bool is_stop_reported() const;
   void give_up(const std::string& why);
   void take_over();
-  std::chrono::milliseconds time_of_day() const;
+  milliseconds time_of_day() const;
   void tell_age();
-  std::chrono::milliseconds age_of_job() const;
+  milliseconds age_of_job() const;
   void give(const std::vector<Order>& orders);
   void watch_signs_of_life(std::vector<Order>& orders);
   void forget_history();
@@ -75,7 +76,7 @@ class CoordinatorThread : NoCopy {
 
   struct SignOfLife {
     std::string value;
-    Clock::time_point since;
+    TimePoint since;
   };
 
   std::shared_ptr<Store> store_;
@@ -85,8 +86,8 @@ class CoordinatorThread : NoCopy {
   int64_t next_report_ = 1;
   LogHistory history_;
   std::map<std::string, SignOfLife> signs_;
-  Clock::time_point next_watch_;
-  Clock::time_point began_ = Clock::now();  // the job
+  TimePoint next_watch_;
+  TimePoint began_ = Clock::now();  // the job
   mutable std::mutex mutex_;
   std::optional<Order> result_;
   std::set<std::string> joined_;  // the hosts' names

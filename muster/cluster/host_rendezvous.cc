@@ -142,10 +142,10 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
                                bool is_served_here,
                                int port_here = 0) {
   const Silence silence = options.silence;
-  const std::chrono::milliseconds answer = is_served_here ? silence.limit() : silence.answer();
+  const milliseconds answer = is_served_here ? silence.limit() : silence.answer();
   const Deadline deadline(options.join_timeout);
   // The last try has this long too: the user is told what it says.
-  constexpr std::chrono::milliseconds kLeast{1000};
+  constexpr milliseconds kLeast{1000};
   bool said = false;
   for (;;) {
     try {
@@ -175,7 +175,7 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
             holder_text(port_here),
             ": ",
             without_advice(error));
-      std::this_thread::sleep_for(std::min(std::chrono::milliseconds(200), deadline.left()));
+      std::this_thread::sleep_for(std::min(milliseconds(200), deadline.left()));
     }
   }
 }
@@ -193,7 +193,7 @@ auto retry_while_unavailable(const Deadline& deadline, const Attempt& attempt, c
       if (!said)
         log(LogLevel::info, words(error.message()));
     }
-    std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
+    std::this_thread::sleep_for(std::min(milliseconds(500), deadline.left()));
   }
 }
 
@@ -203,19 +203,18 @@ std::string patient_address_to_serve(const std::string& host, const ClusterOptio
     return cat(error, "; trying again for a while");
   };
   return retry_while_unavailable(
-      Deadline(std::min<std::chrono::milliseconds>(options.join_timeout, kNameMayCome)),
+      Deadline(std::min<milliseconds>(options.join_timeout, kNameMayCome)),
       [&] { return address_to_serve(host); },
       words);
 }
 
 // As connect(), at the store that the file names.
 FoundRendezvous connect_by_file(const ClusterOptions& options) {
-  return connect_by_rendezvous_file(
-      options.rendezvous_file,
-      {.job = options.job,
-       .timeout = options.silence.answer(),
-       .reconnect = options.silence.step()},
-      std::chrono::duration_cast<std::chrono::milliseconds>(options.join_timeout));
+  return connect_by_rendezvous_file(options.rendezvous_file,
+                                    {.job = options.job,
+                                     .timeout = options.silence.answer(),
+                                     .reconnect = options.silence.step()},
+                                    std::chrono::duration_cast<milliseconds>(options.join_timeout));
 }
 
 // Node rank 0 serves on a free port and writes into the file where; the others wait for the file.

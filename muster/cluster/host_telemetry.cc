@@ -48,17 +48,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::milliseconds kLookEvery{250};
-constexpr std::chrono::milliseconds kAskEvery{1'000};
+constexpr milliseconds kLookEvery{250};
+constexpr milliseconds kAskEvery{1'000};
 // An agent of a new round does not get what was asked before it listened, so it is asked again.
 constexpr std::chrono::seconds kAskAgain{3};
-constexpr std::chrono::milliseconds kWaitForRequest{2'000};
-constexpr std::chrono::milliseconds kCollect{5'000};
-constexpr std::chrono::milliseconds kThreadsEnd{1'000};
+constexpr milliseconds kWaitForRequest{2'000};
+constexpr milliseconds kCollect{5'000};
+constexpr milliseconds kThreadsEnd{1'000};
 constexpr std::chrono::seconds kDescribeAgain{10};
 // A wait that is older is mostly over, and what the late rank does by then misleads.
 constexpr std::chrono::seconds kLateFor{30};
-constexpr std::chrono::milliseconds kNow{0};
+constexpr milliseconds kNow{0};
 // The events of all hosts lie in the store's memory until the first host takes them.
 constexpr size_t kMostEvents = size_t{512} << 20;
 constexpr size_t kMostValueOfEvents = size_t{48} << 20;
@@ -169,7 +169,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
       : store(std::move(at)), options(std::move(with)) {}
 
   void start(void (State::*run)());
-  bool pause(std::chrono::milliseconds length);  // false: it is to end
+  bool pause(milliseconds length);  // false: it is to end
   void stop();
   void ask(const std::string& host, const std::string& what);
   const RoundHosts& all();
@@ -194,13 +194,13 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   int64_t requests = 0;
   int64_t first_of_watch = 0;
   bool was_watched = false;
-  Clock::time_point next_ask = {};
-  std::map<std::string, Clock::time_point> unanswered = {};  // hosts, since when
+  TimePoint next_ask = {};
+  std::map<std::string, TimePoint> unanswered = {};  // hosts, since when
   LateRequests late = {};
-  Clock::time_point next_late = {};
+  TimePoint next_late = {};
   // The answering thread's.
   std::set<std::string> askers = {};
-  std::map<int, Clock::time_point> described = {};  // by rank
+  std::map<int, TimePoint> described = {};  // by rank
 
   std::mutex hosts_mutex;
   std::optional<RoundHosts> hosts;  // once they have been asked for
@@ -254,7 +254,7 @@ void HostTelemetry::State::start(void (State::*run)()) {
     ended(*this);
 }
 
-bool HostTelemetry::State::pause(std::chrono::milliseconds length) {
+bool HostTelemetry::State::pause(milliseconds length) {
   std::unique_lock lock(mutex);
   return !changed.wait_for(lock, length, [this] { return stopped; });
 }

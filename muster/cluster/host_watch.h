@@ -2,11 +2,11 @@
 // it: one that hangs holds up nothing but its own answer.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
 #include "muster/cluster/hostfile.h"
@@ -18,7 +18,7 @@ namespace muster {
 // The hosts that the command lists now. Blocking: until it has ended, or the patience has; then it
 // is killed. Throws: io when it fails; timeout; as parse_hostfile.
 std::vector<HostSpec> discover_hosts(const std::string& command,
-                                     std::chrono::milliseconds patience = kAnswerOfCommand);
+                                     milliseconds patience = kAnswerOfCommand);
 
 class HostWatch : NoCopy {
  public:

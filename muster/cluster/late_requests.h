@@ -12,7 +12,7 @@ namespace muster {
 
 class LateRequests {
  public:
-  void add(const LateRequest& request, Clock::time_point now) {
+  void add(const LateRequest& request, TimePoint now) {
     for (const int rank : request.ranks)
       since_[request.attempt][rank] = now;
   }
@@ -20,7 +20,7 @@ class LateRequests {
   bool empty() const { return since_.empty(); }
 
   // Those that came before: nobody waits for the answers any more.
-  void forget_before(Clock::time_point time) {
+  void forget_before(TimePoint time) {
     for (auto& [attempt, ranks] : since_)
       std::erase_if(ranks, [&](const auto& rank) { return rank.second < time; });
     std::erase_if(since_, [](const auto& attempt) { return attempt.second.empty(); });
@@ -50,7 +50,7 @@ class LateRequests {
   void clear() { since_.clear(); }
 
  private:
-  std::map<int, std::map<int, Clock::time_point>> since_ = {};  // by attempt and rank
+  std::map<int, std::map<int, TimePoint>> since_ = {};  // by attempt and rank
 };
 
 }  // namespace muster

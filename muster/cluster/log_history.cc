@@ -40,14 +40,14 @@ void LogHistory::note_kept(const std::string& key, bool is_kept) {
   }
 }
 
-void LogHistory::forget_later(Strings& keys, Clock::time_point now) {
+void LogHistory::forget_later(Strings& keys, TimePoint now) {
   for (std::string& key : keys)
     history_.push_back({.key = std::move(key), .due = now + kept_});
   keys.clear();
 }
 
 // Its sign of life goes too.
-void LogHistory::forget_member(const std::string& id, Clock::time_point now) {
+void LogHistory::forget_member(const std::string& id, TimePoint now) {
   const auto join = joins_.extract(id);
   if (join.empty())
     return;
@@ -55,7 +55,7 @@ void LogHistory::forget_member(const std::string& id, Clock::time_point now) {
   forget_later(keys, now);
 }
 
-void LogHistory::note(int64_t number, const Report& report, Clock::time_point now) {
+void LogHistory::note(int64_t number, const Report& report, TimePoint now) {
   const std::string key = log_entry_key(kReports, number);
   note_kept(key, true);
   switch (report.kind) {
@@ -85,7 +85,7 @@ void LogHistory::note(int64_t number, const Report& report, Clock::time_point no
 
 // A host of the round that goes, or is refused, is of the round until the next one starts: its join
 // goes first then, and after it what was reported.
-void LogHistory::note(const Order& order, Strings keys, Clock::time_point now) {
+void LogHistory::note(const Order& order, Strings keys, TimePoint now) {
   if (order.kind == Order::Kind::refuse && !order.hosts.empty()) {
     if (in_round_.contains(order.hosts[0])) {
       leaving_.push_back(order.hosts[0]);
@@ -106,7 +106,7 @@ void LogHistory::note(const Order& order, Strings keys, Clock::time_point now) {
   }
 }
 
-Strings LogHistory::take_due(Clock::time_point now) {
+Strings LogHistory::take_due(TimePoint now) {
   Strings keys;
   while (keys.size() < kAtATime && !history_.empty() && history_.front().due <= now) {
     keys.push_back(std::move(history_.front().key));
@@ -116,7 +116,7 @@ Strings LogHistory::take_due(Clock::time_point now) {
   return keys;
 }
 
-void LogHistory::put_back(std::span<const std::string> keys, Clock::time_point now) {
+void LogHistory::put_back(std::span<const std::string> keys, TimePoint now) {
   const auto entries =
       mapped(keys, [&](const std::string& key) { return Entry{.key = key, .due = now}; });
   history_.insert(history_.begin(), entries.begin(), entries.end());

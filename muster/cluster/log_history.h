@@ -3,7 +3,6 @@
 // start and all that came after it. Every host that lives has read what is older than the silence.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -23,16 +22,16 @@ namespace muster {
 class LogHistory {
  public:
   // `kept`: how long an entry stays after it has lost its use.
-  explicit LogHistory(std::chrono::milliseconds kept) : kept_(kept) {}
+  explicit LogHistory(milliseconds kept) : kept_(kept) {}
 
   // An entry has been read, or written: in the order of their numbers. `keys` hold the order.
-  void note(int64_t number, const Report& report, Clock::time_point now);
-  void note(const Order& order, Strings keys, Clock::time_point now);
+  void note(int64_t number, const Report& report, TimePoint now);
+  void note(const Order& order, Strings keys, TimePoint now);
 
   // The keys to remove now, oldest first; a few at a time, so that nobody has to wait.
-  Strings take_due(Clock::time_point now);
+  Strings take_due(TimePoint now);
   // Takes keys back that could not be removed: they stay the oldest, in their order.
-  void put_back(std::span<const std::string> keys, Clock::time_point now);
+  void put_back(std::span<const std::string> keys, TimePoint now);
 
   // Keys and values of the lists of the entries that stay, of both logs (kept_entries.h). None
   // while those that were taken last have nearly as few.
@@ -41,14 +40,14 @@ class LogHistory {
  private:
   struct Entry {
     std::string key;
-    Clock::time_point due;
+    TimePoint due;
   };
 
-  void forget_later(Strings& keys, Clock::time_point now);
-  void forget_member(const std::string& id, Clock::time_point now);
+  void forget_later(Strings& keys, TimePoint now);
+  void forget_member(const std::string& id, TimePoint now);
   void note_kept(const std::string& key, bool is_kept);
 
-  const std::chrono::milliseconds kept_;
+  const milliseconds kept_;
   std::map<std::string, std::string> joins_;  // the keys of those that are there, by id
   Strings reports_;                           // keys since the last order to start
   Strings orders_;

@@ -113,7 +113,7 @@ std::string Member::lost() {
   if (silent <= options_.silence.gives_itself_up_after())
     return "";
   lost_ = cat("no answer for ",
-              format_duration(std::chrono::duration_cast<std::chrono::milliseconds>(silent)),
+              format_duration(std::chrono::duration_cast<milliseconds>(silent)),
               last_error_.empty() ? "" : ": ",
               last_error_);
   changed_.notify_all();
@@ -137,7 +137,7 @@ void Member::wake() const {
 }
 
 // `asked` is when the sign was given, as its arrival may have taken long.
-void Member::reached(Clock::time_point asked) {
+void Member::reached(TimePoint asked) {
   const std::lock_guard lock(mutex_);
   reached_ = std::max(reached_, asked);
   refused_since_.reset();

@@ -72,7 +72,7 @@ class Member : NoCopy {
   bool take_order(const std::string& entry);
   void send_reports();
   bool sent(const Report& report);
-  void reached(Clock::time_point asked);
+  void reached(TimePoint asked);
   void failed(const std::exception& error);
   void lose(const std::string& why);
   void wake() const;
@@ -89,13 +89,13 @@ class Member : NoCopy {
   std::queue<Order> orders_;
   std::deque<Report> reports_;  // to be sent; the first may be under way
   std::string lost_;
-  Clock::time_point reached_;  // when the last sign of life that arrived was given
-  std::optional<Clock::time_point> refused_since_;
+  TimePoint reached_;  // when the last sign of life that arrived was given
+  std::optional<TimePoint> refused_since_;
   std::string last_error_;
   std::atomic<Part> part_{Part::none};
   std::string coordinator_;  // as last seen, with its sign of life
   std::string coordinators_sign_;
-  Clock::time_point sign_since_;
+  TimePoint sign_since_;
   bool finished_ = false;  // the last order has come
   bool ends_ = false;      // this object does
   std::thread listener_;

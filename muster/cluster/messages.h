@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
@@ -109,9 +109,9 @@ struct Order {
   std::shared_ptr<const WholeRound> whole = {};  // start, as the first host reads it
   // stop: the ranks are asked to, and may come together first, to stop after the same step
   bool is_asked = false;
-  bool in_place = false;               // start: processes of the round before go on in this one
-  std::chrono::milliseconds pause{0};  // start in place: before processes are started
-  int restart_count = 0;               // start, finish
+  bool in_place = false;  // start: processes of the round before go on in this one
+  milliseconds pause{0};  // start in place: before processes are started
+  int restart_count = 0;  // start, finish
   std::map<std::string, int> failures = {};  // start: rounds that hosts have failed so far, by name
   std::set<std::string> set_aside = {};      // start: names of hosts
   std::string master_addr = {};              // start

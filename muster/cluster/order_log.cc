@@ -4,13 +4,13 @@
 #include "muster/cluster/order_log.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <ranges>
 #include <string_view>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -103,7 +103,7 @@ Order read_entry(Store& store, const std::string& entry) {
     return order_from_text(entry);
   std::string text;
   for (const std::string& key : keys_of_parts(entry))
-    text += store.get(key, std::chrono::milliseconds(0));
+    text += store.get(key, milliseconds(0));
   return order_from_text(text);
 }
 

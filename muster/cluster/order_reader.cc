@@ -35,7 +35,7 @@ Strings OrderReader::several(Store& store) const {
   return entries;
 }
 
-Strings OrderReader::read(Store& store, std::chrono::milliseconds patience) {
+Strings OrderReader::read(Store& store, milliseconds patience) {
   if (in_a_row_ > 1) {
     Strings entries = several(store);
     if (!entries.empty())

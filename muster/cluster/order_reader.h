@@ -3,10 +3,10 @@
 // writes a thousand orders, and every other host reads them all.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/store/store.h"
 
@@ -21,7 +21,7 @@ class OrderReader {
 
   // The entries from next() on, as many as there are, or fewer. Blocking: `patience` for one, and
   // empty if none comes. Throws: as Store.
-  Strings read(Store& store, std::chrono::milliseconds patience);
+  Strings read(Store& store, milliseconds patience);
 
   // The first of what was read is done with; the others are read again unless this is called for
   // each.

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
@@ -52,7 +53,7 @@ namespace {
 constexpr std::chrono::seconds kBeyondTheRanksGrace{20};
 constexpr std::chrono::seconds kAllTakeLeave{5};
 constexpr int kHostWatch = -1;  // the number of its child; the agents' are numbered from 0
-constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
+constexpr milliseconds kLookForTheEndEvery{250};
 constexpr int kEndOfSsh = 255;  // the exit code of ssh itself; others are those of its command
 
 // Asks --host-discovery for the first hosts, where none are listed. Blocking: until it has
@@ -90,7 +91,7 @@ class RemoteJob {
   // Blocking: until the job is over and all agents have ended. Returns the exit code.
   int run() {
     output_ = std::make_unique<Output>(processes_.loop());
-    std::optional<Clock::time_point> until;
+    std::optional<TimePoint> until;
     if (options_.time_limit)
       until = Clock::now() + *options_.time_limit;
     for (const HostSpec& host : remote_.hosts)

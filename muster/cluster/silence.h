@@ -5,13 +5,14 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+
+#include "muster/base/clock.h"
 
 namespace muster {
 
 class Silence {
  public:
-  using Time = std::chrono::milliseconds;
+  using Time = milliseconds;
 
   static constexpr Time kLeast{4'000};
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <ranges>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -19,20 +20,20 @@ namespace muster {
 namespace {
 
 // Failures this close together may have come in any order.
-constexpr std::chrono::milliseconds kMoment{250};
+constexpr milliseconds kMoment{250};
 
 // A rank that lost one which was replaced longer ago has lost another since.
-constexpr std::chrono::milliseconds kOfTheLoss{60'000};
+constexpr milliseconds kOfTheLoss{60'000};
 
 // How long after `b` rank `a` ended. The time of day may have jumped between the two, so it counts
 // only for ranks of different hosts.
-std::chrono::milliseconds time_between(const RankExit& b, const RankExit& a) {
-  constexpr std::chrono::milliseconds kNotKnown{0};
+milliseconds time_between(const RankExit& b, const RankExit& a) {
+  constexpr milliseconds kNotKnown{0};
   const bool share_a_clock =
       a.host == b.host && a.host_clock != kNotKnown && b.host_clock != kNotKnown;
   if (share_a_clock)
     return a.host_clock - b.host_clock;
-  return std::chrono::floor<std::chrono::milliseconds>(a.at - b.at);
+  return std::chrono::floor<milliseconds>(a.at - b.at);
 }
 
 bool in_one_moment(const RankExit& a, const RankExit& b) {

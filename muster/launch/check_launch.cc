@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -82,8 +81,8 @@ void check_given_plan(const LaunchOptions& options) {
   }
 }
 
-void check_above_zero(std::chrono::milliseconds time, const char* flag) {
-  if (time <= std::chrono::milliseconds(0))
+void check_above_zero(milliseconds time, const char* flag) {
+  if (time <= milliseconds(0))
     throw bad_flag(flag, "a time above 0", format_duration(time));
 }
 
@@ -92,14 +91,14 @@ void check_wait(const LaunchOptions& options) {
     return;
   const std::string wait =
       *options.wait == kWaitForever ? std::string("forever") : format_duration(*options.wait);
-  if (*options.wait < std::chrono::milliseconds(0))
+  if (*options.wait < milliseconds(0))
     throw bad_flag("--wait", "a time of 0 or more", wait);
   if (!options.lease)
     throw bad_flag("--wait", "no --no-lease beside it, which takes GPUs that others hold", wait);
 }
 
 void check_times(const LaunchOptions& options) {
-  if (options.shutdown_timeout < std::chrono::milliseconds(0)) {
+  if (options.shutdown_timeout < milliseconds(0)) {
     throw bad_flag(
         "--shutdown-timeout", "a time of 0 or more", format_duration(options.shutdown_timeout));
   }
@@ -213,7 +212,7 @@ void set_failure_policy(FailurePolicy policy,
       max_restarts.value_or(policy == FailurePolicy::replace ? kReplacements : 0);
 }
 
-void set_collective_timeout(std::optional<std::chrono::milliseconds> told, LaunchOptions& options) {
+void set_collective_timeout(std::optional<milliseconds> told, LaunchOptions& options) {
   if (told) {
     options.extra_env[kCollectiveTimeout] = cat(told->count(), "ms");
     options.rejoin_within = *told;

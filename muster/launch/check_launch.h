@@ -3,10 +3,10 @@
 // the machine is the planner's (placement/checked_request.h).
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/launch/launch.h"
 
 namespace muster {
@@ -35,6 +35,6 @@ void set_failure_policy(FailurePolicy policy,
 // Sets how long the ranks' collectives wait, which with `replace` is also the others' time to join
 // again. `told`: nothing where only MUSTER_COLLECTIVE_TIMEOUT may say it, which the ranks inherit.
 // Throws: invalid_argument for a malformed variable.
-void set_collective_timeout(std::optional<std::chrono::milliseconds> told, LaunchOptions& options);
+void set_collective_timeout(std::optional<milliseconds> told, LaunchOptions& options);
 
 }  // namespace muster

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"

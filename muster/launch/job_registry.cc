@@ -242,7 +242,7 @@ void signal_job(const Fd& launcher, int signal) {
 }
 
 // A pidfd becomes readable when its process ends.
-bool wait_for_job(const Fd& launcher, std::chrono::milliseconds patience) {
+bool wait_for_job(const Fd& launcher, milliseconds patience) {
   if (!launcher.valid())
     return true;
   const Deadline deadline(patience);

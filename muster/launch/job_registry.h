@@ -3,12 +3,12 @@
 // read by `muster ps` and `muster stop`.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
@@ -67,6 +67,6 @@ std::string named_job(const JobNote& job);
 void signal_job(const Fd& launcher, int signal);
 
 // Whether it has ended within `patience`. Blocking: until then.
-bool wait_for_job(const Fd& launcher, std::chrono::milliseconds patience);
+bool wait_for_job(const Fd& launcher, milliseconds patience);
 
 }  // namespace muster

@@ -274,7 +274,7 @@ void JobSetup::remove_empty_folders() const {
 std::function<bool()> brief_patience() {
   constexpr std::chrono::seconds kPatience{2};
   return [deadline = Deadline(kPatience)] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(milliseconds(5));
     return !deadline.passed();
   };
 }

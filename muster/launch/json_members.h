@@ -3,14 +3,15 @@
 // reader cannot drift apart.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "muster/base/clock.h"
+
 namespace muster {
 
-inline nlohmann::ordered_json member_json(std::chrono::milliseconds time) {
+inline nlohmann::ordered_json member_json(milliseconds time) {
   return time.count();
 }
 
@@ -24,8 +25,8 @@ nlohmann::ordered_json member_json(const std::optional<T>& value) {
   return value ? member_json(*value) : nullptr;
 }
 
-inline void take_member(const nlohmann::ordered_json& json, std::chrono::milliseconds& time) {
-  time = std::chrono::milliseconds(json.get<int64_t>());
+inline void take_member(const nlohmann::ordered_json& json, milliseconds& time) {
+  time = milliseconds(json.get<int64_t>());
 }
 
 template <class T>

@@ -123,7 +123,7 @@ class LocalJob {
   LocalJob(const LaunchOptions& options,
            const Inventory& inventory,
            LeasedPlan leased,
-           Clock::time_point began)
+           TimePoint began)
       : options_(options),
         leased_(std::move(leased)),
         processes_({.stop_signals = options.stop_signals}),
@@ -228,10 +228,10 @@ class LocalJob {
   std::optional<JobRegistration> registration_;
   std::optional<GpuWatch> gpus_;
   std::optional<RunRecorder> record_;
-  std::optional<Clock::time_point> time_limit_;
+  std::optional<TimePoint> time_limit_;
   Restarts restarts_;
   int attempt_ = 0;  // replacements in place count too
-  Clock::time_point attempt_began_;
+  TimePoint attempt_began_;
   std::optional<InPlaceRestarts> in_place_;
 };
 

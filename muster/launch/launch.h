@@ -5,12 +5,12 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
 #include "muster/base/rank_env.h"
@@ -45,7 +45,7 @@ struct LaunchOptions {
   bool lease = true;          // lease every GPU, so that no two jobs get the same one
   bool looks_at_gpus = true;  // check them after a failure, so that no restart uses a bad one
   // How long to wait for GPUs that other jobs hold; nothing: not at all.
-  std::optional<std::chrono::milliseconds> wait = {};
+  std::optional<milliseconds> wait = {};
 
   std::string master_addr = {};  // empty: "localhost"
   int master_port = 0;           // 0: a free one, held by the launcher until the job ends
@@ -53,10 +53,10 @@ struct LaunchOptions {
   std::string role = "default";
   int max_restarts = 0;
   FailurePolicy failure_policy = FailurePolicy::end;
-  std::chrono::milliseconds rejoin_within{30'000};  // with `replace`: for the others to join again
-  std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
+  milliseconds rejoin_within{30'000};     // with `replace`: for the others to join again
+  milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
   // Longest SIGSTOP of a rank; nothing: only report.
-  std::optional<std::chrono::milliseconds> stopped_timeout = {};
+  std::optional<milliseconds> stopped_timeout = {};
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
   std::string run_dir = {};                                            // empty: runs/<id>
   std::string log_dir = {};  // empty: <run_dir>/logs, else <log_dir>/<id>
@@ -73,7 +73,7 @@ struct LaunchOptions {
   // launcher's folder.
   std::string work_dir = {};
   // For the whole job, which then ends as by SIGTERM.
-  std::optional<std::chrono::milliseconds> time_limit = {};
+  std::optional<milliseconds> time_limit = {};
   // The limit counts from now, as Slurm's does, and not from the start of the ranks.
   bool limit_has_begun = false;
   bool dry_run = false;             // print the plan on standard output and stop

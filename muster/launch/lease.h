@@ -10,7 +10,6 @@
 // description locks".
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/device/inventory.h"
 
@@ -91,7 +91,7 @@ struct LeaseOptions {
   bool create = true;
   // The value of MUSTER_LEASE_FD: leases that this process holds already are no obstacle to it.
   std::string inherited = {};
-  std::chrono::milliseconds patience{10'000};  // for another process that is just taking a lease
+  milliseconds patience{10'000};  // for another process that is just taking a lease
 };
 
 class LeaseFolder {

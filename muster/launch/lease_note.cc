@@ -9,6 +9,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
 #include "muster/base/strings.h"

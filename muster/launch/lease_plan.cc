@@ -4,6 +4,7 @@
 #include "muster/launch/lease_plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <thread>
 #include <utility>
@@ -165,7 +166,6 @@ LeasedPlan plan_with_leases(const LeaseFolder& folder,
                             const std::function<Plan(const BusyGpus&)>& make_plan,
                             const LeaseNote& note,
                             const LeasePlanOptions& options) {
-  using std::chrono::milliseconds;
   // The clock can hold no later deadline than some centuries from now.
   constexpr milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
   const Deadline deadline(std::min(options.wait.value_or(milliseconds(0)), kLongest));

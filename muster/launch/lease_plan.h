@@ -2,13 +2,13 @@
 // plans again around GPUs that another job has. Called by the launcher.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/plan.h"
 
@@ -36,8 +36,8 @@ struct LeasePlanOptions {
   // Whether other GPUs will do where planned ones are busy, as for --gpus free:2. Otherwise a job
   // that asked for certain GPUs, or for all, waits for them or fails.
   bool replan = false;
-  std::optional<std::chrono::milliseconds> wait = {};  // nothing: do not wait
-  std::chrono::milliseconds poll{200};                 // while waiting
+  std::optional<milliseconds> wait = {};  // nothing: do not wait
+  milliseconds poll{200};                 // while waiting
   // Called once, with a line that says for what the job waits.
   std::function<void(const std::string&)> on_wait = {};
   // The end of the error: a user's choices about GPUs that stay busy.
@@ -45,7 +45,7 @@ struct LeasePlanOptions {
       "wait for them with --wait, give others with --gpus, or share them with --no-lease";
 };
 
-inline constexpr std::chrono::milliseconds kWaitForever = std::chrono::milliseconds::max();
+inline constexpr milliseconds kWaitForever = milliseconds::max();
 
 struct LeasedPlan {
   Plan plan = {};

@@ -35,7 +35,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};
+constexpr milliseconds kLookAtRanksEvery{1'000};
 constexpr size_t kMostNamed = 20;  // of the processes that ranks have left behind
 
 // Only the failure that the card is about gets its source lines, as their files are on this host.
@@ -77,10 +77,7 @@ void say_lost(const RankExit& exit, size_t running) {
 // wait for a collective that nobody will join any more.
 class EarlyEnd : NoCopy {
  public:
-  EarlyEnd(ProcessSet& processes,
-           const RankStarts& starts,
-           size_t num_slots,
-           std::chrono::milliseconds delay)
+  EarlyEnd(ProcessSet& processes, const RankStarts& starts, size_t num_slots, milliseconds delay)
       : processes_(processes), starts_(starts), delay_(delay), running_(num_slots) {
     std::iota(running_.begin(), running_.end(), 0);
   }
@@ -119,7 +116,7 @@ class EarlyEnd : NoCopy {
 
   ProcessSet& processes_;
   const RankStarts& starts_;
-  std::chrono::milliseconds delay_;
+  milliseconds delay_;
   std::vector<int> running_;  // slots
   std::vector<int> ended_;
   bool failed_ = false;
@@ -132,7 +129,7 @@ class StoppedRanks : NoCopy {
   StoppedRanks(ProcessSet& processes,
                const RankStarts& starts,
                size_t num_slots,
-               std::optional<std::chrono::milliseconds> limit)
+               std::optional<milliseconds> limit)
       : processes_(processes), starts_(starts), limit_(limit) {
     for (int slot = 0; std::cmp_less(slot, num_slots); ++slot)
       on_start(slot);
@@ -161,7 +158,7 @@ class StoppedRanks : NoCopy {
   struct Rank {
     int slot;
     pid_t pid;
-    std::optional<Clock::time_point> since{};
+    std::optional<TimePoint> since{};
     bool said = false;
   };
 
@@ -221,7 +218,7 @@ class StoppedRanks : NoCopy {
 
   ProcessSet& processes_;
   const RankStarts& starts_;
-  std::optional<std::chrono::milliseconds> limit_;
+  std::optional<milliseconds> limit_;
   std::vector<Rank> ranks_;
   std::set<pid_t> ended_;
   EventLoop::Handle timer_ = 0;

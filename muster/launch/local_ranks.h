@@ -2,12 +2,12 @@
 // decides nothing about restarts.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/failure_policy.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_spec.h"
@@ -26,15 +26,14 @@ struct GroupResult {
 };
 
 struct GroupRules {
-  std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
-  std::optional<Clock::time_point> until = {};         // the job's time limit
-  std::chrono::milliseconds early_end_after{
-      10'000};  // a rank ended well, the others go on: then say so
+  milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
+  std::optional<TimePoint> until = {};    // the job's time limit
+  milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
   // Rank 0 of these may listen there, and nobody of another user; 0: there is no port to watch.
   int master_port = 0;
   // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a
   // failure.
-  std::optional<std::chrono::milliseconds> stopped_for = {};
+  std::optional<milliseconds> stopped_for = {};
   FailurePolicy failure_policy = FailurePolicy::end;
   Replacing* replacing = nullptr;  // with `replace`: who decides about the other process
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <utility>
 
@@ -19,8 +18,6 @@
 namespace muster {
 
 namespace {
-
-using std::chrono::milliseconds;
 
 // A look takes some ten microseconds. The pause grows with the time that has gone: ranks that do
 // not listen in the first second import their libraries first, or never will.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/launch/tcp_listeners.h"
 #include "muster/supervise/event_loop.h"
@@ -32,7 +33,7 @@ class PortWatch : NoCopy {
   int port_;  // 0: no more
   std::function<void(const std::string&)> on_stranger_;
   TcpListeners listeners_;
-  Clock::time_point since_ = Clock::now();
+  TimePoint since_ = Clock::now();
   EventLoop::Handle timer_ = 0;
 };
 

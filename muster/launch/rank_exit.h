@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/cause.h"
 
@@ -39,10 +40,10 @@ struct RankExit {
   Strings last_lines{};         // of its standard error
   bool lines_in_sight = false;  // the console shows them, and nearly nothing after them
   std::string stderr_log{};     // the file that has all of it; empty: none
-  std::chrono::milliseconds after{0};  // since start
+  milliseconds after{0};        // since start
   std::chrono::system_clock::time_point at{};
   // The same moment on the clock of its host that never jumps; 0: not known.
-  std::chrono::milliseconds host_clock{0};
+  milliseconds host_clock{0};
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   bool failed_by_itself() const { return failed() && sent_signal == 0; }

@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
 #include "muster/base/lookup.h"
@@ -30,16 +31,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 int64_t milliseconds_of(std::chrono::system_clock::time_point at) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count();
+  return std::chrono::duration_cast<milliseconds>(at.time_since_epoch()).count();
 }
 
 // A text may say anything, and a clock counts nanoseconds in 64 bits, which two times are to be
 // taken from each other in. Not a number is 0.
-std::chrono::milliseconds milliseconds_within(double count) {
+milliseconds milliseconds_within(double count) {
   constexpr double kMost = 4.0e12;  // the year 2096
   if (std::isnan(count))
     return {};
-  return std::chrono::milliseconds(static_cast<int64_t>(std::clamp(count, 0.0, kMost)));
+  return milliseconds(static_cast<int64_t>(std::clamp(count, 0.0, kMost)));
 }
 
 // 0 for a name that is no signal's.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/store/open_store.h"
 
 namespace muster {

@@ -74,7 +74,7 @@ Strings last_lines_of(const std::string& path) {
 RankExit explain(const ChildExit& end,
                  const RankSpec& spec,
                  const std::string& earlier_error_file,
-                 Clock::time_point started) {
+                 TimePoint started) {
   using std::chrono::system_clock;
   const auto ago = std::chrono::duration_cast<system_clock::duration>(Clock::now() - end.at);
   RankExit exit{.rank = spec.rank,
@@ -87,10 +87,9 @@ RankExit explain(const ChildExit& end,
                 .signal = end.signal,
                 .sent_signal = end.sent_signal,
                 .stderr_log = spec.err.file,
-                .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
+                .after = std::chrono::duration_cast<milliseconds>(end.at - started),
                 .at = system_clock::now() - ago,
-                .host_clock = std::chrono::duration_cast<std::chrono::milliseconds>(
-                    end.at.time_since_epoch())};
+                .host_clock = std::chrono::duration_cast<milliseconds>(end.at.time_since_epoch())};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
   if (!exit.failed())
     return exit;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_spec.h"
 #include "muster/supervise/feed.h"
@@ -60,7 +61,7 @@ class RankStarts {
     std::optional<Output::StreamId> out = {};  // nothing: it is no pipe
     std::optional<Output::StreamId> err = {};
     pid_t pid = -1;
-    Clock::time_point at = {};
+    TimePoint at = {};
   };
   Fd open_input();
   const Started& start_of(const ChildExit& end) const;

@@ -16,7 +16,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kAskEvery{200};
+constexpr milliseconds kAskEvery{200};
 
 }  // namespace
 

@@ -3,13 +3,13 @@
 // saving. For run_local_ranks alone.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_starts.h"
@@ -25,8 +25,8 @@ struct RejoinQuestions {
 };
 
 struct RejoinLimits {
-  std::chrono::milliseconds to_come;
-  std::chrono::milliseconds to_save;  // more, for one that is saving
+  milliseconds to_come;
+  milliseconds to_save;  // more, for one that is saving
 };
 
 class RejoinWatch : NoCopy {
@@ -48,9 +48,9 @@ class RejoinWatch : NoCopy {
 
  private:
   struct Awaited {
-    Clock::time_point until;
-    Clock::time_point latest;  // whatever it saves
-    bool said = false;         // that it is saving
+    TimePoint until;
+    TimePoint latest;   // whatever it saves
+    bool said = false;  // that it is saving
   };
 
   void look();

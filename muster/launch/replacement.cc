@@ -42,7 +42,7 @@ bool is_in_checkpoint(const std::string& activity_file) {
 // A process has the name of its activity file.
 Replacing replacing_over(std::shared_ptr<Store> store,
                          const std::string& run_dir,
-                         std::chrono::milliseconds patience) {
+                         milliseconds patience) {
   return {
       .announce =
           [store](const std::string& process, const NextGeneration& next, const RankSpec& spec) {
@@ -92,7 +92,7 @@ std::string failures_in_words(const std::vector<RankExit>& failed) {
 
 // `used` of `budget` counts the restarts of all ranks too.
 std::string describe_replacing(const std::vector<RankExit>& failed,
-                               std::chrono::milliseconds pause,
+                               milliseconds pause,
                                int used,
                                int budget) {
   return cat(failures_in_words(failed),

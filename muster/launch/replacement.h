@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/launch/launch.h"
 #include "muster/launch/rank_exit.h"
@@ -36,7 +37,7 @@ struct NextGeneration {
   int number = 0;
   // Those of all of this host's ranks, in the order in which they were started.
   std::vector<RankSpec> specs = {};
-  std::chrono::milliseconds pause{0};  // before processes are started; the others are told at once
+  milliseconds pause{0};  // before processes are started; the others are told at once
   std::string why = {};
 };
 
@@ -50,9 +51,9 @@ struct Replacing {
   std::function<bool(const std::string& process, int generation)> has_come = {};
   // Whether the process is in the midst of a checkpoint, for which it is given time.
   std::function<bool(const std::string& process)> is_saving = {};
-  std::chrono::milliseconds patience{30'000};  // with a process that does not come
-  std::chrono::milliseconds patience_with_saves = std::chrono::minutes(5);  // more, while it saves
-  bool others_run_elsewhere = false;  // the job has ranks on other hosts
+  milliseconds patience{30'000};                               // with a process that does not come
+  milliseconds patience_with_saves = std::chrono::minutes(5);  // more, while it saves
+  bool others_run_elsewhere = false;                           // the job has ranks on other hosts
   // A process that was to come to the generation had done its work already: all here end.
   std::function<void(const std::string& why)> on_given_up = {};
   // run_local_ranks sets it while it runs, for callbacks of its loop. Throws: SpawnError, io.
@@ -63,7 +64,7 @@ struct Replacing {
 // `run_dir`.
 Replacing replacing_over(std::shared_ptr<Store> store,
                          const std::string& run_dir,
-                         std::chrono::milliseconds patience);
+                         milliseconds patience);
 
 // Says why these cannot be replaced while the others go on; "" if they can.
 std::string obstacle_to_replacing(const RankFailures& failures);
@@ -76,7 +77,7 @@ std::string failures_in_words(const std::vector<RankExit>& failed);
 // Returns "rank 2: killed by SIGKILL (…); a replacement is started, the others keep their processes
 // (1 of 3 restarts)".
 std::string describe_replacing(const std::vector<RankExit>& failed,
-                               std::chrono::milliseconds pause,
+                               milliseconds pause,
                                int used,
                                int budget);
 

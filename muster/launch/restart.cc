@@ -3,6 +3,7 @@
 #include "muster/launch/restart.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -28,7 +29,7 @@ std::chrono::seconds BackOff::pause_after(Clock::duration ran) {
                   std::chrono::seconds(1 << std::min(quick_failures_ - 2, kMostDoublings)));
 }
 
-std::string pause_text(std::chrono::milliseconds pause) {
+std::string pause_text(milliseconds pause) {
   return pause.count() > 0 ? cat(" in ", format_duration(pause)) : "";
 }
 
@@ -51,8 +52,8 @@ bool Restarts::wanted(const GroupResult& result) const {
 // Signals are seen while it waits, as the event loop runs.
 bool Restarts::wait(GroupResult& result,
                     ProcessSet& processes,
-                    Clock::time_point started,
-                    std::optional<Clock::time_point> time_limit) {
+                    TimePoint started,
+                    std::optional<TimePoint> time_limit) {
   began_ = started;
   const auto delay = use();
   const RankExit& first = *first_failure(result.exits);

@@ -23,7 +23,7 @@ class BackOff {
 };
 
 // " in 4s", or nothing for no pause.
-std::string pause_text(std::chrono::milliseconds pause);
+std::string pause_text(milliseconds pause);
 
 class Restarts {
  public:
@@ -45,14 +45,14 @@ class Restarts {
   // first, or `time_limit` (`result` says so then): nothing is to be started.
   bool wait(GroupResult& result,
             ProcessSet& processes,
-            Clock::time_point started,
-            std::optional<Clock::time_point> time_limit);
+            TimePoint started,
+            std::optional<TimePoint> time_limit);
 
  private:
   int budget_;
   int used_ = 0;
   BackOff back_off_;
-  Clock::time_point began_ = Clock::now();
+  TimePoint began_ = Clock::now();
 };
 
 }  // namespace muster

@@ -66,7 +66,7 @@ Fd lock_runs(const fs::path& runs) {
   const auto deadline = Clock::now() + kPatience;
   while (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK && Clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(milliseconds(1));
       continue;
     }
     log(LogLevel::debug, "no lock on ", runs.string(), "; going on without");

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

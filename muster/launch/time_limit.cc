@@ -3,6 +3,7 @@
 #include "muster/launch/time_limit.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string_view>
 
@@ -14,8 +15,6 @@
 namespace muster {
 
 namespace {
-
-using std::chrono::milliseconds;
 
 // The time that the launcher has for its own end, after its ranks have had their
 // --shutdown-timeout.

@@ -2,9 +2,10 @@
 // around them. For the flags of `muster run` and `muster tasks`.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
+
+#include "muster/base/clock.h"
 
 namespace muster {
 
@@ -12,8 +13,8 @@ namespace muster {
 // `shutdown` and the launcher half a minute; "slurm-10m": ten minutes before it. From now on;
 // empty: no limit. Throws: invalid_argument, which begins with `flag`, for any other text, and when
 // less time than that is left.
-std::optional<std::chrono::milliseconds> parse_time_limit(const std::string& text,
-                                                          const char* flag,
-                                                          std::chrono::milliseconds shutdown);
+std::optional<milliseconds> parse_time_limit(const std::string& text,
+                                             const char* flag,
+                                             milliseconds shutdown);
 
 }  // namespace muster

@@ -40,7 +40,7 @@ namespace {
 constexpr std::chrono::seconds kAwaitAttempt{10};
 constexpr std::chrono::seconds kAwaitOtherHost{30};   // a lost host has to be given up first
 constexpr std::chrono::seconds kAwaitWhenStopped{2};  // the attempt is announced before the signal
-constexpr std::chrono::milliseconds kLookForSignals{100};  // meanwhile, this often
+constexpr milliseconds kLookForSignals{100};          // meanwhile, this often
 
 constexpr std::chrono::seconds kTryToOpen{2};  // then a newer attempt may have another store
 constexpr std::chrono::hours kListen{1};       // for the next attempt, and then once more
@@ -193,8 +193,7 @@ std::shared_ptr<Store> InPlace::open_rendezvous_store() const {
   for (const Deadline deadline(init_.init_timeout);;) {
     check_newest(env_.attempt);
     try {
-      return open_job_store(env_.store,
-                            std::min<std::chrono::milliseconds>(kTryToOpen, deadline.left()));
+      return open_job_store(env_.store, std::min<milliseconds>(kTryToOpen, deadline.left()));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unavailable || deadline.passed())
         throw;

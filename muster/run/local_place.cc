@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -39,7 +40,7 @@ std::string gpus_seen(const SeenMachine& seen) {
 std::vector<RankIdentity> exchange(const Rendezvous& rendezvous,
                                    const char* about,
                                    const std::string& device,
-                                   std::chrono::milliseconds timeout) {
+                                   milliseconds timeout) {
   c10d::PrefixStore store(about, rendezvous.store);
   try {
     return join(store,
@@ -61,7 +62,7 @@ std::vector<RankIdentity> exchange(const Rendezvous& rendezvous,
 // on a rank with a device, if another has none.
 void compare_devices(const Rendezvous& rendezvous,
                      const std::string& trouble,
-                     std::chrono::milliseconds timeout) {
+                     milliseconds timeout) {
   const std::vector<RankIdentity> members = exchange(rendezvous, "devices", trouble, timeout);
   const auto failed = std::ranges::find_if(
       members, [](const RankIdentity& member) { return !member.device.empty(); });
@@ -74,7 +75,7 @@ void compare_devices(const Rendezvous& rendezvous,
     return rendezvous.store->add("devices/read", 0) >= rendezvous.world_size;
   };
   while (rendezvous.serves_store && !all_have_read() && !deadline.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(milliseconds(20));
   if (trouble.empty())
     throw unavailable("rank ", failed->rank, ": ", failed->device);
 }
@@ -109,7 +110,7 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
 std::optional<RankDevice> device_by_hosts(RankEnv& env,
                                           const Rendezvous& rendezvous,
                                           Surplus surplus,
-                                          std::chrono::milliseconds timeout) {
+                                          milliseconds timeout) {
   const SeenMachine seen = see_machine();
   const LocalPlace place =
       local_place(exchange(rendezvous, "hosts", gpus_seen(seen), timeout), rendezvous.rank);

@@ -3,10 +3,10 @@
 // shares them. For run.cc.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/comm/rendezvous/members.h"
 #include "muster/comm/rendezvous/rendezvous.h"
 #include "muster/run/rank_device.h"
@@ -33,6 +33,6 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank);
 std::optional<RankDevice> device_by_hosts(RankEnv& env,
                                           const Rendezvous& rendezvous,
                                           Surplus surplus,
-                                          std::chrono::milliseconds timeout);
+                                          milliseconds timeout);
 
 }  // namespace muster

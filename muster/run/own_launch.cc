@@ -96,9 +96,9 @@ bool wants_backtrace(const RunOptions& options) {
   return *told == 1;
 }
 
-std::chrono::milliseconds collective_timeout_of(const RunOptions& options) {
+milliseconds collective_timeout_of(const RunOptions& options) {
   const auto given = options.collective_timeout.value_or(InitOptions{}.timeout);
-  if (given <= std::chrono::milliseconds(0))
+  if (given <= milliseconds(0))
     throw bad_flag("--collective-timeout", "a time above 0", format_duration(given));
   return collective_timeout(given);
 }

@@ -1,9 +1,9 @@
 // The options of a program that starts its own ranks, as the launcher takes them. For run.cc.
 #pragma once
 
-#include <chrono>
 #include <optional>
 
+#include "muster/base/clock.h"
 #include "muster/launch/launch.h"
 #include "muster/run/run_options.h"
 
@@ -13,7 +13,7 @@ namespace muster {
 Surplus surplus_of(const RunOptions& options);
 bool wants_backtrace(const RunOptions& options);
 // Throws: invalid_argument for a time that is not above 0.
-std::chrono::milliseconds collective_timeout_of(const RunOptions& options);
+milliseconds collective_timeout_of(const RunOptions& options);
 
 // Returns what the launcher is to do. Throws: invalid_argument, as `muster run` for its flags.
 LaunchOptions own_launch_options(const RunOptions& options, int argc, char** argv);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -17,7 +16,7 @@ namespace muster {
 namespace {
 
 constexpr int kBarWidth = 20;
-constexpr std::chrono::milliseconds kRedraw{100};
+constexpr milliseconds kRedraw{100};
 
 }  // namespace
 

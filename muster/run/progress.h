@@ -47,8 +47,8 @@ class Progress {
   LateRead reading_;       // of that sum, when read_at_ samples were done
   int64_t read_at_ = 0;
   double loss_read_ = 0;  // the mean that was read last
-  Clock::time_point start_ = Clock::now();
-  Clock::time_point drawn_{};
+  TimePoint start_ = Clock::now();
+  TimePoint drawn_{};
 };
 
 }  // namespace muster

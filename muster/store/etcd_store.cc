@@ -39,8 +39,8 @@ constexpr std::chrono::seconds kRenewLease{15};
 constexpr std::chrono::seconds kRenewAgain{1};  // after it failed
 constexpr size_t kMostInTransaction = 100;      // etcd's own default is 128
 constexpr size_t kShownOfAnswer = 80;           // of one that is not etcd's
-constexpr std::chrono::milliseconds kFirstLook{2};
-constexpr std::chrono::milliseconds kLongestLook{100};
+constexpr milliseconds kFirstLook{2};
+constexpr milliseconds kLongestLook{100};
 
 // Pauses between two questions, each twice as long as the last.
 class Pauses {
@@ -51,7 +51,7 @@ class Pauses {
   }
 
  private:
-  std::chrono::milliseconds pause_ = kFirstLook;
+  milliseconds pause_ = kFirstLook;
 };
 
 // OpenSSL writes a zero behind the text, which has room here.
@@ -136,7 +136,7 @@ auto read_answer(const std::string& text, const Read& read) {
                     "; see whether it is etcd that listens there");
 }
 
-int64_t count_of(Clock::time_point at) {
+int64_t count_of(TimePoint at) {
   return at.time_since_epoch().count();
 }
 
@@ -250,7 +250,7 @@ void EtcdStore::set(const std::string& key, const std::string& value) {
            .dump());
 }
 
-std::string EtcdStore::get(const std::string& key, std::chrono::milliseconds timeout) {
+std::string EtcdStore::get(const std::string& key, milliseconds timeout) {
   check_limits("get", key);
   const Deadline deadline(bounded_timeout(timeout));
   for (Pauses pauses;; pauses.wait(deadline)) {
@@ -377,7 +377,7 @@ bool EtcdStore::check(const Strings& keys) {
   return missing(keys).empty();
 }
 
-void EtcdStore::wait(const Strings& keys, std::chrono::milliseconds timeout) {
+void EtcdStore::wait(const Strings& keys, milliseconds timeout) {
   check_limits("wait", keys);
   const Deadline deadline(bounded_timeout(timeout));
   for (Pauses pauses;; pauses.wait(deadline)) {

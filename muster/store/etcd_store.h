@@ -6,12 +6,12 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/store/http.h"
 #include "muster/store/store.h"
@@ -20,8 +20,8 @@ namespace muster {
 
 struct EtcdStoreOptions {
   HttpOptions http = {};
-  std::string job = {};                       // keys are muster/<job>/<key>
-  std::chrono::milliseconds patience{5'000};  // servers that do not answer are asked for so long
+  std::string job = {};          // keys are muster/<job>/<key>
+  milliseconds patience{5'000};  // servers that do not answer are asked for so long
 };
 
 class EtcdStore final : public Store {
@@ -35,14 +35,14 @@ class EtcdStore final : public Store {
   // All of them throw unavailable, naming the address, when etcd does not answer for as long as the
   // patience, or answers without doing what it was asked.
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  std::string get(const std::string& key, milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
   std::string compare_set(const std::string& key,
                           const std::string& expected,
                           const std::string& desired) override;
   bool check(const Strings& keys) override;
   std::vector<std::optional<std::string>> values(const Strings& keys) override;
-  void wait(const Strings& keys, std::chrono::milliseconds timeout) override;
+  void wait(const Strings& keys, milliseconds timeout) override;
   int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;

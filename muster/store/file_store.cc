@@ -343,7 +343,7 @@ void FileStore::set(const std::string& key, const std::string& value) {
   write_record({FileRecord::Kind::set, key, value});
 }
 
-std::string FileStore::get(const std::string& key, std::chrono::milliseconds timeout) {
+std::string FileStore::get(const std::string& key, milliseconds timeout) {
   check_limits("get", key);
   std::string value;
   wait_for("get", {key}, timeout, &value);
@@ -377,7 +377,7 @@ bool FileStore::check(const Strings& keys) {
   return table_.first_missing(keys) == keys.size();
 }
 
-void FileStore::wait(const Strings& keys, std::chrono::milliseconds timeout) {
+void FileStore::wait(const Strings& keys, milliseconds timeout) {
   check_limits("wait", keys);
   wait_for("wait", keys, timeout, nullptr);
 }
@@ -408,10 +408,10 @@ int FileStore::num_joined() {
 // its size, hence another look now and then.
 void FileStore::wait_for(const char* operation_name,
                          const Strings& keys,
-                         std::chrono::milliseconds timeout,
+                         milliseconds timeout,
                          std::string* value) {
   const Deadline deadline(bounded_timeout(timeout));
-  constexpr auto kNextLook = std::chrono::milliseconds(250);
+  constexpr auto kNextLook = milliseconds(250);
   constexpr auto kLongestPause = std::chrono::microseconds(10'000);
   auto pause = std::chrono::microseconds(100);
   for (;;) {
@@ -430,7 +430,7 @@ void FileStore::wait_for(const char* operation_name,
                                  timeout,
                                  cat("file '", options_.path, "'"));
     }
-    const Deadline next_look(std::min<std::chrono::milliseconds>(deadline.left(), kNextLook));
+    const Deadline next_look(std::min<milliseconds>(deadline.left(), kNextLook));
     while (file_size() == seen && !next_look.passed()) {
       std::this_thread::sleep_for(std::min<std::chrono::microseconds>(pause, next_look.left()));
       pause = std::min(2 * pause, kLongestPause);

@@ -16,7 +16,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -37,7 +36,7 @@ struct FileStoreOptions {
   std::string job{};  // what tells one job's file from another's, e.g. the run id
   int rank = 0;
   int world_size = 1;
-  std::chrono::milliseconds lock_timeout{30'000};  // for one operation of the others
+  milliseconds lock_timeout{30'000};  // for one operation of the others
 };
 
 class FileStore final : public Store, NoCopy {
@@ -47,13 +46,13 @@ class FileStore final : public Store, NoCopy {
   ~FileStore() override;
 
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  std::string get(const std::string& key, milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
   std::string compare_set(const std::string& key,
                           const std::string& expected,
                           const std::string& desired) override;
   bool check(const Strings& keys) override;
-  void wait(const Strings& keys, std::chrono::milliseconds timeout) override;
+  void wait(const Strings& keys, milliseconds timeout) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
 
@@ -76,7 +75,7 @@ class FileStore final : public Store, NoCopy {
   off_t file_size() const;
   void wait_for(const char* operation,
                 const Strings& keys,
-                std::chrono::milliseconds timeout,
+                milliseconds timeout,
                 std::string* value);
 
   const FileStoreOptions options_;

@@ -66,7 +66,7 @@ void come_to_generation(Store& store, const std::string& process, int generation
 std::optional<Generation> wait_for_generation(Store& store,
                                               const std::string& process,
                                               int generation,
-                                              std::chrono::milliseconds patience) {
+                                              milliseconds patience) {
   try {
     const std::string said = store.get(key_of_generation("why", process, generation), patience);
     if (said == kLeft)

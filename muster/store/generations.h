@@ -4,10 +4,10 @@
 // which the others come without ending. Its number is the attempt's (MUSTER_ATTEMPT).
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/rank_env.h"
 #include "muster/store/store.h"
 
@@ -41,7 +41,7 @@ void come_to_generation(Store& store, const std::string& process, int generation
 std::optional<Generation> wait_for_generation(Store& store,
                                               const std::string& process,
                                               int generation,
-                                              std::chrono::milliseconds patience);
+                                              milliseconds patience);
 
 // A rank, from any thread: a wait for this generation ends, now or when it begins.
 void stop_waiting_for_generation(Store& store, const std::string& process, int generation);

@@ -2,11 +2,11 @@
 // launcher that needs none starts without it. For etcd_store.cc.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 
@@ -17,8 +17,8 @@ struct HttpOptions {
   std::string ca_file = {};    // https: who vouches for the server; empty: the system's
   std::string cert_file = {};  // https: who we are
   std::string key_file = {};
-  std::chrono::milliseconds connect_timeout{5'000};
-  std::chrono::milliseconds timeout{5'000};  // of one request
+  milliseconds connect_timeout{5'000};
+  milliseconds timeout{5'000};  // of one request
 };
 
 class Http : NoCopy {

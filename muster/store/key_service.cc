@@ -4,7 +4,6 @@
 #include "muster/store/key_service.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "muster/store/store.h"
 
@@ -118,7 +117,7 @@ void KeyService::begin_wait(Client client, StoreRequest request, Answers& answer
     answers.emplace_back(client, found(request));
     return;
   }
-  const auto timeout = bounded_timeout(std::chrono::milliseconds(request.number));
+  const auto timeout = bounded_timeout(milliseconds(request.number));
   if (timeout.count() == 0) {
     answers.emplace_back(client, timed_out(table_, request));
     return;
@@ -161,7 +160,7 @@ StoreReply KeyService::found(const StoreRequest& request) const {
 }
 
 // The earliest deadline comes first.
-void KeyService::expire(Clock::time_point now, Answers& answers) {
+void KeyService::expire(TimePoint now, Answers& answers) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const Client client = deadlines_.begin()->second;
     answers.emplace_back(client, timed_out(table_, waits_.at(client).request));
@@ -169,7 +168,7 @@ void KeyService::expire(Clock::time_point now, Answers& answers) {
   }
 }
 
-std::optional<Clock::time_point> KeyService::next_deadline() const {
+std::optional<TimePoint> KeyService::next_deadline() const {
   if (deadlines_.empty())
     return std::nullopt;
   return deadlines_.begin()->first;

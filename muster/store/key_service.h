@@ -26,10 +26,10 @@ class KeyService {
   void handle(Client client, StoreRequest request, Answers& answers);
 
   // Appends the answers of those that have waited long enough.
-  void expire(Clock::time_point now, Answers& answers);
+  void expire(TimePoint now, Answers& answers);
 
   // When `expire` has something to do next.
-  std::optional<Clock::time_point> next_deadline() const;
+  std::optional<TimePoint> next_deadline() const;
 
   bool is_waiting(Client client) const { return waits_.contains(client); }
 
@@ -43,7 +43,7 @@ class KeyService {
   struct Wait {
     StoreRequest request;
     size_t at = 0;  // the missing key it is listed under
-    Clock::time_point deadline;
+    TimePoint deadline;
   };
 
   void forget(Client client);
@@ -57,7 +57,7 @@ class KeyService {
   std::unordered_map<Client, StoreRequest> last_wills_;
   std::unordered_map<Client, Wait> waits_;
   std::unordered_map<std::string, std::vector<Client>> by_missing_key_;
-  std::set<std::pair<Clock::time_point, Client>> deadlines_;
+  std::set<std::pair<TimePoint, Client>> deadlines_;
 };
 
 }  // namespace muster

@@ -7,13 +7,12 @@ namespace muster {
 
 std::shared_ptr<Store> open_store(const std::string& endpoint,
                                   const Secret& secret,
-                                  std::chrono::milliseconds timeout) {
+                                  milliseconds timeout) {
   return std::make_shared<TcpStore>(
       TcpStoreOptions{.endpoint = parse_endpoint(endpoint), .secret = secret, .timeout = timeout});
 }
 
-std::shared_ptr<Store> open_job_store(const std::string& endpoint,
-                                      std::chrono::milliseconds timeout) {
+std::shared_ptr<Store> open_job_store(const std::string& endpoint, milliseconds timeout) {
   return open_store(endpoint, Secret::from_environment().value_or(Secret()), timeout);
 }
 

@@ -1,10 +1,10 @@
 // Opens the store that an endpoint names: what a rank does with MUSTER_STORE.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/store/secret.h"
 #include "muster/store/store.h"
 
@@ -15,10 +15,9 @@ namespace muster {
 // of endpoint.
 std::shared_ptr<Store> open_store(const std::string& endpoint,
                                   const Secret& secret,
-                                  std::chrono::milliseconds timeout);
+                                  milliseconds timeout);
 
 // The same with the job's secret, which its launcher has put into the environment.
-std::shared_ptr<Store> open_job_store(const std::string& endpoint,
-                                      std::chrono::milliseconds timeout);
+std::shared_ptr<Store> open_job_store(const std::string& endpoint, milliseconds timeout);
 
 }  // namespace muster

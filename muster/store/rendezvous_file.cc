@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -25,8 +26,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{20};
-constexpr std::chrono::milliseconds kConnectAgainAfter{200};
+constexpr milliseconds kLookEvery{20};
+constexpr milliseconds kConnectAgainAfter{200};
 constexpr std::chrono::seconds kMostToConnect{5};  // of one try, on a network that loses packets
 constexpr size_t kMostBytes = 4096;
 
@@ -89,7 +90,7 @@ struct Served {
   Served(const std::string& path,
          const std::string& address,
          const Secret& secret,
-         std::chrono::milliseconds timeout)
+         milliseconds timeout)
       : server({.endpoint = {.host = address}, .secret = secret}),
         client({.endpoint = server.endpoint(), .secret = secret, .timeout = timeout}),
         file(path, {.endpoint = to_string(server.endpoint()), .secret = secret}) {}
@@ -129,8 +130,7 @@ RendezvousFile::~RendezvousFile() {
 }
 
 // Whoever else may read the file is refused, as it holds the secret.
-RendezvousPoint wait_for_rendezvous_file(const std::string& path,
-                                         std::chrono::milliseconds timeout) {
+RendezvousPoint wait_for_rendezvous_file(const std::string& path, milliseconds timeout) {
   const Deadline deadline(timeout);
   while (::access(path.c_str(), R_OK) != 0) {
     if (deadline.passed())
@@ -161,7 +161,7 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path,
 // time than what is asked of the store later.
 FoundRendezvous connect_by_rendezvous_file(const std::string& path,
                                            TcpStoreOptions options,
-                                           std::chrono::milliseconds timeout) {
+                                           milliseconds timeout) {
   const Deadline deadline(timeout);
   for (bool is_said = false;; is_said = true) {
     const RendezvousPoint point = wait_for_rendezvous_file(path, deadline.left());
@@ -170,7 +170,7 @@ FoundRendezvous connect_by_rendezvous_file(const std::string& path,
     options.is_served = true;
     try {
       TcpStoreOptions first_try = options;
-      first_try.timeout = std::min<std::chrono::milliseconds>(options.timeout, kMostToConnect);
+      first_try.timeout = std::min<milliseconds>(options.timeout, kMostToConnect);
       const TcpStore is_there(first_try);
       return {.point = point, .store = std::make_shared<TcpStore>(options)};
     } catch (const Error& error) {
@@ -209,7 +209,7 @@ std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string
 RendezvousStore rendezvous_by_file(const std::string& path,
                                    bool serve,
                                    const std::string& address,
-                                   std::chrono::milliseconds timeout) {
+                                   milliseconds timeout) {
   if (!serve) {
     const FoundRendezvous found = connect_by_rendezvous_file(path, {.timeout = timeout}, timeout);
     return {found.store, parse_endpoint(found.point.endpoint).host};

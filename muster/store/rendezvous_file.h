@@ -3,11 +3,11 @@
 // private file that the others can see, too; they wait for it.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
 #include "muster/store/secret.h"
@@ -36,8 +36,7 @@ class RendezvousFile : NoCopy {
 
 // Blocking: until the file is there. Throws: timeout naming the file and what it is for; as
 // Secret::from_file.
-RendezvousPoint wait_for_rendezvous_file(const std::string& path,
-                                         std::chrono::milliseconds timeout);
+RendezvousPoint wait_for_rendezvous_file(const std::string& path, milliseconds timeout);
 
 // A connection to the store that the file names. A job that was killed may have left a file of the
 // same name: while nobody serves there who knows its secret, the file of this job's own process is
@@ -49,7 +48,7 @@ struct FoundRendezvous {
 };
 FoundRendezvous connect_by_rendezvous_file(const std::string& path,
                                            TcpStoreOptions options,
-                                           std::chrono::milliseconds timeout);
+                                           milliseconds timeout);
 
 // Where the processes of this srun step or mpirun can leave such a file for each other; `who` tells
 // several kinds apart ("agents", "ranks"). On one host that is the user's runtime folder; on
@@ -71,6 +70,6 @@ struct RendezvousStore {
 RendezvousStore rendezvous_by_file(const std::string& path,
                                    bool serve,
                                    const std::string& address,
-                                   std::chrono::milliseconds timeout);
+                                   milliseconds timeout);
 
 }  // namespace muster

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <future>
@@ -313,7 +312,7 @@ Fd listen_on(Endpoint& endpoint, const Deadline& deadline) {
 Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& deadline) {
   const auto start = Clock::now();
   const auto addresses = resolve(endpoint, deadline);
-  auto pause = std::chrono::milliseconds(1);
+  auto pause = milliseconds(1);
   for (;;) {
     Connected connected = connect_to_one_of(addresses, deadline);
     if (connected.fd.valid()) {
@@ -335,7 +334,7 @@ Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& de
       throw ServerUnreachable(ErrorCode::unavailable, fact, advice);
     }
     std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds(100));
+    pause = std::min(2 * pause, milliseconds(100));
   }
 }
 

@@ -1,8 +1,6 @@
 // How it works: a log is a key for each entry and one for their number.
 #include "muster/store/store.h"
 
-#include <chrono>
-
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -40,7 +38,7 @@ std::vector<std::optional<std::string>> Store::values(const Strings& keys) {
     if (!check({key}))
       continue;
     try {
-      values.back() = get(key, std::chrono::milliseconds(0));
+      values.back() = get(key, milliseconds(0));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::timeout)
         throw;

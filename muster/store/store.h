@@ -4,7 +4,6 @@
 // that blocks does not stop the others.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -40,7 +40,7 @@ class Store {
 
   // The value. A timeout of zero asks once. Blocking: until the key exists. Throws: timeout naming
   // the key.
-  virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
+  virtual std::string get(const std::string& key, milliseconds timeout) = 0;
 
   // Adds to a decimal counter (0 when absent) and returns the new value. Throws: invalid_argument
   // when the value is not a number, or the sum is out of range.
@@ -59,7 +59,7 @@ class Store {
   virtual std::vector<std::optional<std::string>> values(const Strings& keys);
 
   // Blocking: until all of `keys` exist. Throws: timeout naming the first missing ones.
-  virtual void wait(const Strings& keys, std::chrono::milliseconds timeout) = 0;
+  virtual void wait(const Strings& keys, milliseconds timeout) = 0;
 
   // Adds an entry to the log `log` and returns its number, from 1. The log's entries are the keys
   // log_entry_key(log, 1), …, in an order that all see alike and without gaps. Every entry must be

@@ -3,6 +3,7 @@
 #include "muster/store/table.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -126,7 +127,7 @@ void check_limits(std::string_view operation, const Strings& keys) {
 // The rank that was to set a key may never have started, which is the first thing to look at.
 Error missing_keys_error(std::string_view operation,
                          const std::string& missing,
-                         std::chrono::milliseconds timeout,
+                         milliseconds timeout,
                          const std::string& where) {
   return Error(ErrorCode::timeout,
                "store ",
@@ -141,9 +142,8 @@ Error missing_keys_error(std::string_view operation,
 }
 
 // A clock plus a longer time could overflow.
-std::chrono::milliseconds bounded_timeout(std::chrono::milliseconds timeout) {
-  return std::clamp<std::chrono::milliseconds>(
-      timeout, std::chrono::milliseconds(0), std::chrono::years(1));
+milliseconds bounded_timeout(milliseconds timeout) {
+  return std::clamp<milliseconds>(timeout, milliseconds(0), std::chrono::years(1));
 }
 
 }  // namespace muster

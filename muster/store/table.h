@@ -3,7 +3,6 @@
 // of waiting, threads, files or sockets.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -63,10 +63,10 @@ void check_limits(std::string_view operation, const Strings& keys);
 // The error of a wait that ended without its keys; `missing` as by describe_missing.
 Error missing_keys_error(std::string_view operation,
                          const std::string& missing,
-                         std::chrono::milliseconds timeout,
+                         milliseconds timeout,
                          const std::string& where);
 
 // A caller's timeout brought into a range that can be added to any clock: 0 to one year.
-std::chrono::milliseconds bounded_timeout(std::chrono::milliseconds timeout);
+milliseconds bounded_timeout(milliseconds timeout);
 
 }  // namespace muster

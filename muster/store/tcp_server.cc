@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <set>
@@ -40,7 +41,7 @@ namespace {
 constexpr uint64_t kStop = 0;      // epoll's names: not connections
 constexpr uint64_t kListener = 1;  // connections are numbered from 2
 constexpr int kAcceptAtOnce = 16;
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr auto kAcceptPause = milliseconds(100);
 
 // Any file would do.
 Fd spare_descriptor() {
@@ -75,7 +76,7 @@ class TcpServer::Loop {
   using Id = uint64_t;
   struct Client {
     ServerConnection connection;
-    Clock::time_point proof_deadline;
+    TimePoint proof_deadline;
     bool waits_to_send = false;  // epoll watches for room instead of input
   };
 
@@ -100,9 +101,9 @@ class TcpServer::Loop {
 
   TcpServerOptions options_;
   Fd epoll_, stop_, listener_, spare_;
-  std::optional<Clock::time_point> listener_resumes_;
+  std::optional<TimePoint> listener_resumes_;
   std::unordered_map<Id, Client> clients_;
-  std::set<std::pair<Clock::time_point, Id>> strangers_;  // oldest first
+  std::set<std::pair<TimePoint, Id>> strangers_;  // oldest first
   KeyService service_;
   Id next_id_ = 2;
   std::atomic<uint64_t> authenticated_{0}, turned_away_{0}, dropped_{0}, stranger_bytes_{0},
@@ -186,7 +187,7 @@ int TcpServer::Loop::milliseconds_to_next_deadline() const {
     next = std::min(next, strangers_.begin()->first);
   if (listener_resumes_)
     next = std::min(next, *listener_resumes_);
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now());
   return static_cast<int>(std::max<int64_t>(left.count(), 0));
 }
 

@@ -3,11 +3,11 @@
 // cannot prove to know the job's secret is read 64 bytes of and dropped.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/store/endpoint.h"
 #include "muster/store/secret.h"
@@ -19,8 +19,8 @@ struct TcpServerOptions {
   Secret secret{};       // of the job
   bool no_auth = false;  // serve without a secret: everybody who can connect may read and write
   std::string job{};     // clients of another job are refused even if the secret is the same
-  std::chrono::milliseconds handshake_timeout{10'000};  // a stranger's time to prove itself
-  size_t max_strangers = 64;  // at once; beyond it, or without room, the oldest goes
+  milliseconds handshake_timeout{10'000};  // a stranger's time to prove itself
+  size_t max_strangers = 64;               // at once; beyond it, or without room, the oldest goes
 };
 
 class TcpServer : NoCopy {

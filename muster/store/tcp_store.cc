@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,9 +31,9 @@ namespace muster {
 
 using Operation = StoreRequest::Operation;
 
-constexpr auto kFirstPause = std::chrono::milliseconds(1);
-constexpr auto kLongestPause = std::chrono::milliseconds(100);
-constexpr auto kLeastPatience = std::chrono::milliseconds(1000);
+constexpr auto kFirstPause = milliseconds(1);
+constexpr auto kLongestPause = milliseconds(100);
+constexpr auto kLeastPatience = milliseconds(1000);
 constexpr size_t kKeptBufferBytes = size_t{1} << 20;
 constexpr const char* kRefused = "it refused ours";
 
@@ -42,14 +41,14 @@ constexpr const char* kRefused = "it refused ours";
 class TcpStore::Connection {
  public:
   Connection(const TcpStoreOptions& options, IfRefused if_refused);
-  StoreReply exchange(const StoreRequest& request, std::chrono::milliseconds timeout);
+  StoreReply exchange(const StoreRequest& request, milliseconds timeout);
   bool is_whole() const;  // between two exchanges
 
  private:
   void open(const TcpStoreOptions& options, IfRefused if_refused, const Deadline& deadline);
   std::string receive_greeting();
   std::string refusal(const TcpStoreOptions& options, std::string_view job);
-  void set_timeout(std::chrono::milliseconds timeout);
+  void set_timeout(milliseconds timeout);
   void send_all(std::string_view bytes);
   size_t receive(char* to, size_t size);
   std::string receive_exactly(size_t size);
@@ -57,7 +56,7 @@ class TcpStore::Connection {
 
   Fd fd_;
   std::string where_;
-  std::chrono::milliseconds timeout_{0};
+  milliseconds timeout_{0};
   bool greeted_ = false;  // it is a muster server that answers
   std::optional<FrameReader> reader_;
   std::optional<FrameWriter> writer_;
@@ -91,7 +90,7 @@ void TcpStore::Connection::open(const TcpStoreOptions& options,
     timeout_ = {};
     fd_ = connect_to(options.endpoint, if_refused, deadline);
     tune(fd_.get());
-    set_timeout(std::max(deadline.left(), std::chrono::milliseconds(100)));
+    set_timeout(std::max(deadline.left(), milliseconds(100)));
     return refusal(options, job);
   };
   const std::string refused = refusal_of(options.job);
@@ -155,8 +154,7 @@ std::string TcpStore::Connection::refusal(const TcpStoreOptions& options, std::s
 }
 
 // Buffers that a large value has made large are given back.
-StoreReply TcpStore::Connection::exchange(const StoreRequest& request,
-                                          std::chrono::milliseconds timeout) {
+StoreReply TcpStore::Connection::exchange(const StoreRequest& request, milliseconds timeout) {
   set_timeout(timeout);
   output_.clear();
   writer_->append(output_, [&](std::string& out) { encode(request, out); });
@@ -187,7 +185,7 @@ bool TcpStore::Connection::is_whole() const {
 }
 
 // The kernel ends a send or a receive that takes longer.
-void TcpStore::Connection::set_timeout(std::chrono::milliseconds timeout) {
+void TcpStore::Connection::set_timeout(milliseconds timeout) {
   if (timeout == timeout_)
     return;
   timeout_ = timeout;
@@ -287,13 +285,13 @@ std::unique_ptr<TcpStore::Connection> TcpStore::connect_again() {
 }
 
 // The time that an answer may take when the server does not wait by our own wish.
-std::chrono::milliseconds TcpStore::patience() const {
+milliseconds TcpStore::patience() const {
   return std::max(bounded_timeout(options_.timeout), kLeastPatience);
 }
 
 // A connection on which anything failed is not given back: its next frame would not be the expected
 // one.
-StoreReply TcpStore::round_trip(const StoreRequest& request, std::chrono::milliseconds waiting) {
+StoreReply TcpStore::round_trip(const StoreRequest& request, milliseconds waiting) {
   auto connection = take_connection();
   StoreReply reply = connection->exchange(request, patience() + waiting);
   {
@@ -305,7 +303,7 @@ StoreReply TcpStore::round_trip(const StoreRequest& request, std::chrono::millis
   if (reply.code == ErrorCode::timeout)
     throw missing_keys_error(to_string(request.operation),
                              reply.text,
-                             std::chrono::milliseconds(request.number),
+                             milliseconds(request.number),
                              to_string(options_.endpoint));
   throw Error(reply.code, reply.text);
 }
@@ -316,7 +314,7 @@ void TcpStore::set(const std::string& key, const std::string& value) {
 }
 
 // The server may take as long as the caller is willing to wait.
-std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) {
+std::string TcpStore::get(const std::string& key, milliseconds timeout) {
   check_limits("get", key);
   const auto bounded = bounded_timeout(timeout);
   return round_trip({.operation = Operation::get, .keys = {key}, .number = bounded.count()},
@@ -352,7 +350,7 @@ std::vector<std::optional<std::string>> TcpStore::values(const Strings& keys) {
   return decode_values(reply.text, keys.size());
 }
 
-void TcpStore::wait(const Strings& keys, std::chrono::milliseconds timeout) {
+void TcpStore::wait(const Strings& keys, milliseconds timeout) {
   check_limits("wait", keys);
   const auto bounded = bounded_timeout(timeout);
   round_trip({.operation = Operation::wait, .keys = keys, .number = bounded.count()}, bounded);

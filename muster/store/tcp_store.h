@@ -3,7 +3,6 @@
 // call.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/store/endpoint.h"
 #include "muster/store/secret.h"
@@ -26,11 +26,11 @@ struct TcpStoreOptions {
   Secret secret{};    // empty: only a server that was told --no-auth takes it
   std::string job{};  // as the server's
   // To connect (the server may be starting), and for one answer.
-  std::chrono::milliseconds timeout{30'000};
+  milliseconds timeout{30'000};
   // The server listens already, or is gone: then it is not waited for.
   bool is_served = false;
   // To connect later on; nothing: the timeout.
-  std::optional<std::chrono::milliseconds> reconnect = {};
+  std::optional<milliseconds> reconnect = {};
 };
 
 class TcpStore final : public Store {
@@ -45,7 +45,7 @@ class TcpStore final : public Store {
   // All of them throw, naming the address: StoreGone when the server has ended; unavailable when it
   // cannot be reached, or the connection broke; timeout when it does not answer.
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  std::string get(const std::string& key, milliseconds timeout) override;
   int64_t add(const std::string& key, int64_t amount) override;
   std::string compare_set(const std::string& key,
                           const std::string& expected,
@@ -53,7 +53,7 @@ class TcpStore final : public Store {
   bool check(const Strings& keys) override;
   // Throws: invalid_argument where all together are larger than one value may be.
   std::vector<std::optional<std::string>> values(const Strings& keys) override;
-  void wait(const Strings& keys, std::chrono::milliseconds timeout) override;
+  void wait(const Strings& keys, milliseconds timeout) override;
   int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
@@ -69,8 +69,8 @@ class TcpStore final : public Store {
 
   // Sends the request on a free connection, and gives the reply; `waiting` is how long the server
   // may take by our own wish.
-  StoreReply round_trip(const StoreRequest& request, std::chrono::milliseconds waiting = {});
-  std::chrono::milliseconds patience() const;
+  StoreReply round_trip(const StoreRequest& request, milliseconds waiting = {});
+  milliseconds patience() const;
   std::unique_ptr<Connection> take_connection();
   std::unique_ptr<Connection> connect_again();
 

@@ -37,7 +37,7 @@ std::string number_ranges(const std::set<int>& numbers) {
 void LineCollapser::add(int number,
                         const std::string& prefix,
                         const std::string& line,
-                        Clock::time_point now) {
+                        TimePoint now) {
   const auto last = last_of_.find(number);
   const bool waits = last != last_of_.end() && last->second >= first_;
   size_t at = waits ? last->second - first_ + 1 : 0;
@@ -51,7 +51,7 @@ void LineCollapser::add(int number,
 
 // The front of the queue has waited longest, so that the first line that has not waited long enough
 // ends the loop.
-std::string LineCollapser::take(Clock::time_point now, bool all) {
+std::string LineCollapser::take(TimePoint now, bool all) {
   std::string text;
   while (!groups_.empty() && (all || now - groups_.front().since >= patience_)) {
     const Group& group = groups_.front();
@@ -65,7 +65,7 @@ std::string LineCollapser::take(Clock::time_point now, bool all) {
   return text;
 }
 
-std::optional<Clock::time_point> LineCollapser::due() const {
+std::optional<TimePoint> LineCollapser::due() const {
   if (groups_.empty())
     return std::nullopt;
   return groups_.front().since + patience_;

@@ -3,7 +3,6 @@
 // order. Used by Output, on a terminal only; pure but for the times that it is given.
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <map>
 #include <optional>
@@ -19,27 +18,26 @@ std::string number_ranges(const std::set<int>& numbers);
 
 class LineCollapser {
  public:
-  explicit LineCollapser(std::chrono::milliseconds patience = std::chrono::milliseconds(80))
-      : patience_(patience) {}
+  explicit LineCollapser(milliseconds patience = milliseconds(80)) : patience_(patience) {}
 
   // A whole line, with its end, of the stream `number`, whose own prefix is `prefix`.
-  void add(int number, const std::string& prefix, const std::string& line, Clock::time_point now);
+  void add(int number, const std::string& prefix, const std::string& line, TimePoint now);
 
   // What has waited long enough, as it is to be shown. With `all`, everything.
-  std::string take(Clock::time_point now, bool all = false);
+  std::string take(TimePoint now, bool all = false);
 
   // When there will be something to take; nothing when no line waits.
-  std::optional<Clock::time_point> due() const;
+  std::optional<TimePoint> due() const;
 
  private:
   struct Group {
     std::string line;
     std::string prefix;  // of the first that said it
     std::set<int> numbers;
-    Clock::time_point since;
+    TimePoint since;
   };
 
-  std::chrono::milliseconds patience_;
+  milliseconds patience_;
   std::deque<Group> groups_;
   size_t first_ = 0;               // the number of groups_[0] since the beginning
   std::map<int, size_t> last_of_;  // which group has each stream's last line

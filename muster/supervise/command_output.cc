@@ -94,7 +94,7 @@ void check_not_stopped(const std::string& command, const std::string& flag) {
 Error refusal_of(const Answer& answer,
                  const std::string& command,
                  const std::string& flag,
-                 std::chrono::milliseconds patience) {
+                 milliseconds patience) {
   const std::string start = cat(flag, ": expected '", printable(command), "' to ");
   const std::string next = "; correct the command";
   if (answer.text.size() > kMaxAnswer)
@@ -134,7 +134,7 @@ AlsoStopped::~AlsoStopped() {
 std::string output_of_command(const std::string& command,
                               const std::string& flag,
                               Environment variables,
-                              std::chrono::milliseconds patience,
+                              milliseconds patience,
                               int stdin_fd) {
   check_not_stopped(command, flag);
   variables.merge(own_environment());

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/rank_env.h"
@@ -28,7 +29,7 @@ class AlsoStopped : NoCopy {
 };
 
 // How long such a command may take.
-inline constexpr std::chrono::milliseconds kAnswerOfCommand = std::chrono::minutes(1);
+inline constexpr milliseconds kAnswerOfCommand = std::chrono::minutes(1);
 
 // Returns the standard output of the shell's `command`. `variables` are added to its environment.
 // It reads `stdin_fd`, or nothing where that is -1. Blocking: until it has ended, or the patience
@@ -38,7 +39,7 @@ inline constexpr std::chrono::milliseconds kAnswerOfCommand = std::chrono::minut
 std::string output_of_command(const std::string& command,
                               const std::string& flag,
                               Environment variables = {},
-                              std::chrono::milliseconds patience = kAnswerOfCommand,
+                              milliseconds patience = kAnswerOfCommand,
                               int stdin_fd = -1);
 
 }  // namespace muster

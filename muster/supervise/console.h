@@ -4,12 +4,12 @@
 // nor is a full disk; what is missing there is counted and said. Used by Output.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/patient_write.h"
 #include "muster/supervise/event_loop.h"
@@ -19,7 +19,7 @@ namespace muster {
 struct ConsoleOptions {
   size_t buffer_bytes = 1 << 20;
   // A full buffer of which a terminal takes nothing for this long: go on without it.
-  std::chrono::milliseconds stalled_after = kReaderPatience;
+  milliseconds stalled_after = kReaderPatience;
   bool pipes_may_stall = false;  // the same for pipes
 };
 
@@ -76,7 +76,7 @@ class Console : NoCopy {
   size_t written_ = 0;  // of buffer_
   EventLoop::Handle watch_ = 0;
   EventLoop::Handle stall_timer_ = 0;
-  Clock::time_point last_progress_;
+  TimePoint last_progress_;
   bool full_ = false;
   bool stalled_ = false;
   bool closed_ = false;

@@ -40,7 +40,7 @@ EventLoop::Handle EventLoop::watch(int fd, uint32_t events, std::function<void()
   return handle;
 }
 
-EventLoop::Handle EventLoop::call_at(Clock::time_point at, std::function<void()> due) {
+EventLoop::Handle EventLoop::call_at(TimePoint at, std::function<void()> due) {
   const Handle handle = ++last_handle_;
   timers_.emplace(at, Timer{handle, std::move(due)});
   return handle;
@@ -63,12 +63,12 @@ void EventLoop::cancel(Handle& handle) {
 
 // epoll's own measure: whole milliseconds, rounded up so that the time has come; -1 is for ever. An
 // hour is the most, after which the caller just asks again.
-int EventLoop::timeout_ms(std::optional<Clock::time_point> until) const {
+int EventLoop::timeout_ms(std::optional<TimePoint> until) const {
   if (!timers_.empty() && (!until || timers_.begin()->first < *until))
     until = timers_.begin()->first;
   if (!until)
     return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now()).count();
+  const auto left = std::chrono::ceil<milliseconds>(*until - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
 }
 
@@ -81,7 +81,7 @@ void EventLoop::call_due_timers() {
   }
 }
 
-void EventLoop::run_once(std::optional<Clock::time_point> until) {
+void EventLoop::run_once(std::optional<TimePoint> until) {
   constexpr int kMostEvents = 64;
   std::array<epoll_event, kMostEvents> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, timeout_ms(until));

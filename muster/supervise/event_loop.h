@@ -26,7 +26,7 @@ class EventLoop {
   Handle watch_writable(int fd, std::function<void()> ready);
 
   // Calls `due` once, when `at` has come.
-  Handle call_at(Clock::time_point at, std::function<void()> due);
+  Handle call_at(TimePoint at, std::function<void()> due);
 
   // Forgets a watch or a timer, and sets its handle to 0. A handle of 0 and one that has gone are
   // fine.
@@ -35,7 +35,7 @@ class EventLoop {
 
   // Waits until something is ready or `until` has come, then calls what is due, in order of
   // readiness. Blocking: until then; nothing = for ever.
-  void run_once(std::optional<Clock::time_point> until);
+  void run_once(std::optional<TimePoint> until);
 
  private:
   struct Watch {
@@ -48,13 +48,13 @@ class EventLoop {
   };
 
   Handle watch(int fd, uint32_t events, std::function<void()> ready);
-  int timeout_ms(std::optional<Clock::time_point> until) const;
+  int timeout_ms(std::optional<TimePoint> until) const;
   void call_due_timers();
 
   Fd epoll_;
   Handle last_handle_ = 0;
   std::map<Handle, Watch> watches_;
-  std::multimap<Clock::time_point, Timer> timers_;
+  std::multimap<TimePoint, Timer> timers_;
 };
 
 }  // namespace muster

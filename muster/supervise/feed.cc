@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 
@@ -17,7 +17,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kForegroundCheck{500};  // a person does not notice it
+constexpr milliseconds kForegroundCheck{500};  // a person does not notice it
 
 // Reading a terminal from the background would stop this process.
 bool may_read_input() {

@@ -5,21 +5,21 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <set>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 // No descriptor tells of the deaths of leftovers, so whoever waits for them looks again after this.
-inline constexpr std::chrono::milliseconds kLookAtLeftovers{5};
+inline constexpr milliseconds kLookAtLeftovers{5};
 // Their grace period, between SIGTERM and SIGKILL.
-inline constexpr std::chrono::milliseconds kAskLeftovers{2'000};
+inline constexpr milliseconds kAskLeftovers{2'000};
 
 // The children of this process, for who asks often: /proc's list stays open. All of them must be
 // started by the main thread, to which orphans come too; asked in another thread it is

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -30,9 +29,9 @@ constexpr size_t kReadBytes = size_t{64} * 1024;
 // A line longer than this passes in pieces.
 constexpr size_t kMaxLineBytes = size_t{64} * 1024;
 // A prompt or a progress bar ends in no newline: after this quiet time it is shown as it is.
-constexpr std::chrono::milliseconds kShowPartialAfter{100};
+constexpr milliseconds kShowPartialAfter{100};
 // No eye follows more.
-constexpr std::chrono::milliseconds kDrawLiveEvery{50};
+constexpr milliseconds kDrawLiveEvery{50};
 // Others may say this much, some lines, before somebody's last lines are out of sight.
 constexpr size_t kLittle = 800;
 
@@ -403,7 +402,7 @@ void Output::set_prefix(StreamId id, const std::string& prefix) {
 }
 
 // The timer wakes the loop, in which a flush waits for the reader.
-void Output::finish(const std::function<bool()>& hurry, std::optional<Clock::time_point> until) {
+void Output::finish(const std::function<bool()>& hurry, std::optional<TimePoint> until) {
   EventLoop::Handle timer = 0;
   if (until)
     timer = loop_.call_at(*until, [] {});

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/collapse.h"
@@ -58,7 +59,7 @@ class Output : NoCopy {
   // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have
   // ended. Blocking: as long as somebody reads the console, or holds its pipe (Console::flush,
   // `hurry` too: after `until` it is as if that said yes).
-  void finish(const std::function<bool()>& hurry = {}, std::optional<Clock::time_point> until = {});
+  void finish(const std::function<bool()>& hurry = {}, std::optional<TimePoint> until = {});
 
   // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
   Strings last_lines(StreamId id, size_t count) const;

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <utility>
 
@@ -23,7 +22,7 @@ namespace muster {
 namespace {
 
 // While it becomes another program, a process shows nothing of itself for a moment.
-constexpr std::chrono::milliseconds kShowsItself{20};
+constexpr milliseconds kShowsItself{20};
 
 ProcessId process_id_of(pid_t pid) {
   return {.pid = pid, .started_ticks = process_start_ticks(pid)};
@@ -89,7 +88,7 @@ pid_t ProcessPool::spawn(int id, const std::string& name, ChildOptions options) 
   return raw->child.pid;
 }
 
-void ProcessPool::end(int id, std::chrono::milliseconds grace) {
+void ProcessPool::end(int id, milliseconds grace) {
   const auto found = members_.find(id);
   if (found == members_.end())
     return;
@@ -178,7 +177,7 @@ std::optional<int> ProcessPool::take_signal() {
 }
 
 // Kills the members that were asked to end and had time enough.
-void ProcessPool::insist(Clock::time_point now) {
+void ProcessPool::insist(TimePoint now) {
   const std::set<int> ending = ending_;  // a copy: who is given up leaves the set
   for (const int id : ending) {
     Member& member = *members_[id];
@@ -197,7 +196,7 @@ void ProcessPool::insist(Clock::time_point now) {
 }
 
 // A member that survives SIGKILL counts as ended, and its process as a survivor.
-void ProcessPool::note_unkillable(Member& member, Clock::time_point now) {
+void ProcessPool::note_unkillable(Member& member, TimePoint now) {
   const pid_t pid = member.child.pid;
   loop_.cancel(member.watch);
   member.end.exit = {
@@ -206,8 +205,8 @@ void ProcessPool::note_unkillable(Member& member, Clock::time_point now) {
   note_ended(member);
 }
 
-std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) {
-  const auto sooner = [&](Clock::time_point at) {
+std::vector<PoolExit> ProcessPool::wait(std::optional<TimePoint> until) {
+  const auto sooner = [&](TimePoint at) {
     until = until ? std::min(*until, at) : at;
   };
   for (const int id : ending_)
@@ -283,7 +282,7 @@ ProcessPool::Suspects ProcessPool::suspects_of(const std::set<pid_t>& left) cons
 }
 
 // Returns the members of which nothing is left, in order of their ends, and forgets them.
-std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
+std::vector<PoolExit> ProcessPool::settle(TimePoint now) {
   std::vector<PoolExit> exits;
   if (ended_.empty())
     return exits;
@@ -329,7 +328,7 @@ ProcessPool::Leftovers ProcessPool::leftovers_of(const Member& member, const Sus
 // Ends what the member left: asks with SIGTERM, then insists. Killing one process may bring its own
 // children to us, so this is done again until it returns true: there are none. A process that
 // another member which still runs may need is let be.
-bool ProcessPool::sweep(Member& member, const Suspects& left, Clock::time_point now) {
+bool ProcessPool::sweep(Member& member, const Suspects& left, TimePoint now) {
   const auto [own, unclear] = leftovers_of(member, left);
   if (!own.empty() && now < *member.kill_at + options_.kill_wait) {
     if (now >= *member.kill_at) {

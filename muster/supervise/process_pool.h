@@ -7,7 +7,6 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
@@ -42,8 +42,8 @@ struct ProcessPoolOptions {
   // Whether a child of this process belongs to someone else: the pool ignores it, like children
   // that existed before the pool.
   std::function<bool(pid_t pid)> is_foreign = {};
-  std::chrono::milliseconds ask_leftovers = kAskLeftovers;
-  std::chrono::milliseconds kill_wait{5'000};  // after SIGKILL, before it is given up
+  milliseconds ask_leftovers = kAskLeftovers;
+  milliseconds kill_wait{5'000};  // after SIGKILL, before it is given up
 };
 
 // A child that has ended, together with everything that it started, but for `alive`.
@@ -75,11 +75,11 @@ class ProcessPool {
 
   // Asks a child to end with SIGTERM; after `grace`, sends SIGKILL to everything it started. Does
   // nothing if it has ended.
-  void end(int id, std::chrono::milliseconds grace);
+  void end(int id, milliseconds grace);
 
   // Waits until something has happened or `until` is reached. Returns the children that have ended,
   // in order of their ends. Blocking: until then.
-  std::vector<PoolExit> wait(std::optional<Clock::time_point> until);
+  std::vector<PoolExit> wait(std::optional<TimePoint> until);
 
   // Sends a signal to all children; job-control signals (SIGTSTP, SIGCONT) go to their process
   // groups. SIGUSR1 and SIGUSR2 are requests, of which no process is to end: each that runs now
@@ -110,7 +110,7 @@ class ProcessPool {
     EventLoop::Handle watch = 0;
     int sent_signal = 0;
     // The end of the grace period once it was asked to end; after SIGKILL, when to give it up.
-    std::optional<Clock::time_point> kill_at = {};
+    std::optional<TimePoint> kill_at = {};
     bool killing = false;
     PoolExit end = {};
     bool has_ended = false;
@@ -122,9 +122,9 @@ class ProcessPool {
   std::set<pid_t> running() const;
   void on_death(Member& member);
   void note_ended(Member& member);
-  void insist(Clock::time_point now);
-  void note_unkillable(Member& member, Clock::time_point now);
-  std::vector<PoolExit> settle(Clock::time_point now);
+  void insist(TimePoint now);
+  void note_unkillable(Member& member, TimePoint now);
+  std::vector<PoolExit> settle(TimePoint now);
   std::set<pid_t> left_behind();
   // For each process that was left behind: the members of which one has started it.
   using Suspects = std::map<pid_t, std::set<const Member*>>;
@@ -137,7 +137,7 @@ class ProcessPool {
   std::set<const Member*> suspects_of(pid_t pid) const;
   const Member* member_shown_by(pid_t pid) const;
   static Leftovers leftovers_of(const Member& member, const Suspects& left);
-  bool sweep(Member& member, const Suspects& left, Clock::time_point now);
+  bool sweep(Member& member, const Suspects& left, TimePoint now);
   void give_up(Member& member, const std::set<pid_t>& pids);
   void forget(int id);
   std::set<pid_t> kill_members();

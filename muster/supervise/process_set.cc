@@ -22,8 +22,6 @@ namespace muster {
 
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr milliseconds kLookAtLeftoversLate{100};  // when it has taken a while already
 // Orphans that end during the job stay zombies until somebody looks.
 constexpr milliseconds kReapEvery{2'000};
@@ -402,7 +400,7 @@ bool ProcessSet::goes_on() const {
 }
 
 // A failure of until now is the reason, even when it is still asked what came first.
-void ProcessSet::stop_at_time_limit(Clock::time_point now) {
+void ProcessSet::stop_at_time_limit(TimePoint now) {
   if (phase_ != Phase::running || !rules_.until || now < *rules_.until)
     return;
   const bool was_going_on = goes_on();

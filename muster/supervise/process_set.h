@@ -8,7 +8,6 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/cause.h"
@@ -46,9 +46,9 @@ struct ProcessSetOptions {
 
 struct WaitRules {
   bool stop_on_failure = true;
-  std::chrono::milliseconds grace{30'000};  // between SIGTERM (or the signal received) and SIGKILL
-  std::chrono::milliseconds kill_wait{5'000};  // after SIGKILL, before it is reported as unkillable
-  std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
+  milliseconds grace{30'000};           // between SIGTERM (or the signal received) and SIGKILL
+  milliseconds kill_wait{5'000};        // after SIGKILL, before it is reported as unkillable
+  std::optional<TimePoint> until = {};  // then everything is stopped, as by SIGTERM
   std::function<void(const ChildExit&)> on_exit = {};
   // What a process that failed has told of why. If all that failed have lost another, that one may
   // take a while to die; the set waits for it before it stops the rest. Called several times.
@@ -176,7 +176,7 @@ class ProcessSet : NoCopy {
   void put_cause_first();
   End evidence(const ChildExit& exit) const;
   bool make_good();
-  void stop_at_time_limit(Clock::time_point now);
+  void stop_at_time_limit(TimePoint now);
   bool on_timeout();
   bool awaits_an_end() const;
   bool awaits_a_cause() const;
@@ -205,7 +205,7 @@ class ProcessSet : NoCopy {
   bool has_passed_kill_on_ = false;
   Requests requests_;
   bool is_waiting_ = false;  // in wait_all
-  std::optional<Clock::time_point> deadline_;
+  std::optional<TimePoint> deadline_;
   EventLoop::Handle half_of_grace_ = 0;
   static constexpr std::ptrdiff_t kNone = -1;
   std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow

@@ -13,8 +13,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kFirstLook{200};
-constexpr std::chrono::milliseconds kLookAtLeastEvery{5'000};
+constexpr milliseconds kFirstLook{200};
+constexpr milliseconds kLookAtLeastEvery{5'000};
 
 }  // namespace
 

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -31,15 +30,15 @@ class Requests {
   void say_if_kept(int signal) const;
 
   bool empty() const { return left_.empty(); }
-  Clock::time_point next_look() const { return next_look_; }  // tell() is to be called then
-  void forget(pid_t pid);                                     // its number may be used again
-  void forget_told();                                         // all processes have ended
+  TimePoint next_look() const { return next_look_; }  // tell() is to be called then
+  void forget(pid_t pid);                             // its number may be used again
+  void forget_told();                                 // all processes have ended
 
  private:
   // By signal: those that have not got it yet. Nothing: those that tell() is called with next.
   std::map<int, std::optional<std::set<pid_t>>> left_;
-  Clock::time_point next_look_ = {};
-  std::chrono::milliseconds look_every_{0};
+  TimePoint next_look_ = {};
+  milliseconds look_every_{0};
 };
 
 }  // namespace muster
