@@ -1,5 +1,5 @@
 // Whether a value is one of several: of a range, which std::ranges answers only from C++23 on, or
-// of those listed.
+// of those listed. And any_of, all_of and none_of of a range, without their prefix.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,15 @@
 
 namespace muster {
 
+using std::ranges::all_of;
+using std::ranges::any_of;
+using std::ranges::none_of;
+
 // Whether one of `items`, or its `projection`, equals `wanted`: as
 // contains(hosts, name, &Host::name).
 template <class Range, class T, class Projection = std::identity>
 bool contains(const Range& items, const T& wanted, Projection projection = {}) {
-  return std::ranges::any_of(items, [&](const auto& item) {
+  return any_of(items, [&](const auto& item) {
     return std::equal_to<>()(std::invoke(projection, item), wanted);
   });
 }

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -26,8 +27,7 @@ namespace {
 bool is_of_descriptor(const std::string& path) {
   constexpr std::array kFolders = {"/dev/fd/", "/proc/"};
   return path == "/dev/stdout" || path == "/dev/stderr" ||
-         std::ranges::any_of(kFolders,
-                             [&](const char* folder) { return path.starts_with(folder); });
+         any_of(kFolders, [&](const char* folder) { return path.starts_with(folder); });
 }
 
 // A device or a pipe that were replaced by a file would be gone for everybody.

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -85,11 +86,10 @@ bool awaits_signal(pid_t pid, int signal) {
   const Strings threads = paths_of(cat("/proc/", pid, "/task"));
   const auto others = std::ranges::count_if(threads, blocks);
   const auto unblocked = filtered(threads, std::not_fn(blocks));
-  if (others > 0 && !unblocked.empty() && std::ranges::all_of(unblocked, waits))
+  if (others > 0 && !unblocked.empty() && all_of(unblocked, waits))
     return true;
-  return std::ranges::any_of(paths_of(cat("/proc/", pid, "/fdinfo")), [&](const std::string& fd) {
-    return has_signal(fd, "\nsigmask:", signal);
-  });
+  return any_of(paths_of(cat("/proc/", pid, "/fdinfo")),
+                [&](const std::string& fd) { return has_signal(fd, "\nsigmask:", signal); });
 }
 
 }  // namespace muster

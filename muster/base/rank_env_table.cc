@@ -2,8 +2,7 @@
 // blocks; the test docs.rank_environment compares both.
 #include "muster/base/rank_env_table.h"
 
-#include <algorithm>
-
+#include "muster/base/contains.h"
 #include "muster/base/failure_policy.h"
 
 namespace muster {
@@ -87,7 +86,7 @@ std::span<const RankVariable> rank_variables() {
 }
 
 bool has_trait(std::string_view name, RankVariable::Trait trait) {
-  return std::ranges::any_of(kRankVariables, [&](const RankVariable& variable) {
+  return any_of(kRankVariables, [&](const RankVariable& variable) {
     return variable.name == name && (variable.traits & trait) != 0;
   });
 }

@@ -4,10 +4,10 @@
 
 #include <cxxabi.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
@@ -27,8 +27,7 @@ bool is_way_to_function(const std::string& function) {
                                     "std::_Function_handler<",
                                     "std::thread::_Invoker<",
                                     "std::thread::_State_impl<"};
-  return std::ranges::any_of(
-      kParts, [&](const char* part) { return function.find(part) != std::string::npos; });
+  return any_of(kParts, [&](const char* part) { return function.find(part) != std::string::npos; });
 }
 
 Strings addr2line(const std::string& file, const std::string& offsets) {

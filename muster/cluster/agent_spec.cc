@@ -55,7 +55,7 @@ bool steers_programs(const std::string& name) {
   const auto begins_name = [&](const char* prefix) {
     return name.starts_with(prefix);
   };
-  return std::ranges::any_of(kSentPrefixes, begins_name) || contains(kSentNames, name);
+  return any_of(kSentPrefixes, begins_name) || contains(kSentNames, name);
 }
 
 // The members of the launcher's options that are sent as they are. What only the coordinator needs

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -97,8 +98,8 @@ bool Coordinator::turn_away_second_agent(const Order& order) {
 // Asked before the ranks that run are disturbed for it.
 bool Coordinator::is_second_agent(const std::string& newcomer) {
   const auto gpus = mapped_to<std::set<GpuUuid>>(members_.at(newcomer).facts.host.gpus, &Gpu::uuid);
-  const bool is_near = std::ranges::any_of(
-      plan_.ranks, [&](const RankPlan& rank) { return gpus.contains(rank.device.uuid); });
+  const bool is_near =
+      any_of(plan_.ranks, [&](const RankPlan& rank) { return gpus.contains(rank.device.uuid); });
   try {
     return is_near && turn_away_second_agent(round_of(candidates()));
   } catch (const Error&) {
@@ -260,7 +261,7 @@ void Coordinator::note_new_failure(const std::string& name) {
 }
 
 bool Coordinator::is_there(const std::string& name) const {
-  return std::ranges::any_of(std::views::values(members_), [&](const Member& member) {
+  return any_of(std::views::values(members_), [&](const Member& member) {
     return member.facts.host.name == name || member.planned_name == name;
   });
 }

@@ -4,13 +4,13 @@
 // rounds. What a host reports of a round decides what the coordinator orders next.
 #include <signal.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -178,7 +178,7 @@ std::optional<int> HostAgent::tell_end(Report end) {
 
 // After a failure of any rank here: a host with a GPU that has gone bad takes no more part.
 void HostAgent::look_at_gpus(Report& end) {
-  const bool has_failed = std::ranges::any_of(end.exits, &RankExit::failed);
+  const bool has_failed = any_of(end.exits, &RankExit::failed);
   if (!has_failed || lost_ || end.stopped_by != 0)
     return;
   const std::vector<BadGpu> bad = bad_gpus();

@@ -63,7 +63,7 @@ void check_whole_address(const std::string& name, const Refuse& refuse) {
 // A name becomes an argument of ssh, so it must not look like an option.
 void check_name(const std::string& name, const Refuse& refuse) {
   constexpr size_t kMaxBytes = 512;  // no host's name is longer, with its user's before it
-  const bool plain = std::ranges::all_of(name, [](unsigned char c) {
+  const bool plain = all_of(name, [](unsigned char c) {
     return std::isalnum(c) != 0 || is_one_of(c, '.', '-', '_', '@', ':', '%');
   });
   if (name.empty() || name[0] == '-' || !plain || name.size() > kMaxBytes)

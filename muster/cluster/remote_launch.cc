@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
@@ -332,7 +333,7 @@ class RemoteJob {
     if (is_ending())
       return;
     for (const HostSpec& host : hosts) {
-      const bool runs_there = std::ranges::any_of(agents_, [&](const auto& agent) {
+      const bool runs_there = any_of(agents_, [&](const auto& agent) {
         return agent->host.name == host.name && agent->running;
       });
       if (runs_there || ++starts_[host.name] > cluster_.max_host_failures)

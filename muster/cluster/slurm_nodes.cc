@@ -2,7 +2,6 @@
 // Both come from the environment, so what is too long or malformed is refused.
 #include "muster/cluster/slurm_nodes.h"
 
-#include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <utility>
@@ -128,7 +127,7 @@ Strings pieces_of(const std::string& text) {
 
 // A name becomes an argument of srun, so it must not look like an option.
 void check_node_name(const std::string& name, const std::string& whole) {
-  const bool plain = std::ranges::all_of(name, [](char c) {
+  const bool plain = all_of(name, [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || is_one_of(c, '.', '-', '_');
   });
   if (name.empty() || name[0] == '-' || !plain)

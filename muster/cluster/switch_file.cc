@@ -63,7 +63,7 @@ class SwitchFile {
     if (words.size() != 2)
       fail("a host and its switches, as in 'a1 spine/leaf1'", line);
     Strings switches = split(words[1], '/');
-    if (std::ranges::any_of(switches, &std::string::empty) || switches.size() > kMaxSwitches)
+    if (any_of(switches, &std::string::empty) || switches.size() > kMaxSwitches)
       fail("switches from the root to the nearest, as in spine/leaf1", words[1]);
     if (!paths_.emplace(words[0], std::move(switches)).second)
       fail("each host once", words[0]);

@@ -167,7 +167,7 @@ bool is_variable_name(const std::string& name) {
   const auto is_word = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_';
   };
-  return !name.empty() && !is_digit(name[0]) && std::ranges::all_of(name, is_word);
+  return !name.empty() && !is_digit(name[0]) && all_of(name, is_word);
 }
 
 // The names are those that the launcher sets, whatever their values.

@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
@@ -311,13 +312,12 @@ bool has_stopped(const RankExit& exit) {
 }  // namespace
 
 bool have_stopped(const std::vector<RankExit>& exits) {
-  return some_have_stopped(exits) && std::ranges::all_of(exits, [](const RankExit& exit) {
-           return has_stopped(exit) || !exit.started;
-         });
+  return some_have_stopped(exits) &&
+         all_of(exits, [](const RankExit& exit) { return has_stopped(exit) || !exit.started; });
 }
 
 bool some_have_stopped(const std::vector<RankExit>& exits) {
-  return std::ranges::any_of(exits, has_stopped);
+  return any_of(exits, has_stopped);
 }
 
 std::vector<RankExit> brief(std::vector<RankExit> exits) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
@@ -105,14 +106,14 @@ bool is_python_error(std::string_view line) {
 // its last lines. `in_last_line_alone`: only the very last line counts, and only without a message.
 bool says(const RankExit& exit, Account account, bool in_last_line_alone) {
   const auto in = [&](const std::string& text) {
-    return std::ranges::any_of(kMeanings, [&](const Meaning& meaning) {
+    return any_of(kMeanings, [&](const Meaning& meaning) {
       return meaning.account == account && has_words(text, meaning);
     });
   };
   if (in(exit.message))
     return true;
   if (!in_last_line_alone)
-    return std::ranges::any_of(exit.last_lines, in);
+    return any_of(exit.last_lines, in);
   return exit.message.empty() && !exit.last_lines.empty() && in(exit.last_lines.back());
 }
 
@@ -122,7 +123,7 @@ const Meaning* meaning_in(const RankExit& exit) {
     const auto says = [&](const std::string& text) {
       return has_words(text, meaning);
     };
-    return says(exit.message) || says(exit.stack) || std::ranges::any_of(exit.last_lines, says);
+    return says(exit.message) || says(exit.stack) || any_of(exit.last_lines, says);
   });
 }
 
@@ -157,13 +158,13 @@ bool is_of_pytorch(const RankExit& exit) {
   const auto is_its = [](const std::string& text) {
     return text.find("The server socket has failed to") != std::string::npos;
   };
-  return is_its(exit.message) || std::ranges::any_of(exit.last_lines, is_its);
+  return is_its(exit.message) || any_of(exit.last_lines, is_its);
 }
 
 // Whether a script has started processes of its own with PyTorch's mp.spawn. In ranks of several
 // each does so, and all of them meet at one port.
 bool spawns_itself(const RankExit& exit) {
-  return std::ranges::any_of(exit.last_lines, [](const std::string& line) {
+  return any_of(exit.last_lines, [](const std::string& line) {
     return line.find("torch/multiprocessing/spawn.py") != std::string::npos;
   });
 }
@@ -214,8 +215,8 @@ Account account_by_words(const RankExit& exit) {
     return Account::connection;
   const bool names_its_signal = exit.message.starts_with("Fatal Python error: ");  // and no more
   const bool has_message = !exit.message.empty() && !names_its_signal;
-  const bool has_error = has_message || meaning_in(exit) != nullptr ||
-                         std::ranges::any_of(exit.last_lines, is_python_error);
+  const bool has_error =
+      has_message || meaning_in(exit) != nullptr || any_of(exit.last_lines, is_python_error);
   return has_error ? Account::own_error : Account::none;
 }
 

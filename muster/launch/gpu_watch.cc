@@ -18,6 +18,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -42,9 +43,8 @@ std::set<GpuUuid> planned_gpus(const Plan& plan, int host_index) {
 }
 
 bool has_device(const Gpu& gpu, const std::set<GpuUuid>& uuids) {
-  return uuids.contains(gpu.uuid) || std::ranges::any_of(gpu.mig, [&](const MigInstance& mig) {
-           return uuids.contains(mig.uuid);
-         });
+  return uuids.contains(gpu.uuid) ||
+         any_of(gpu.mig, [&](const MigInstance& mig) { return uuids.contains(mig.uuid); });
 }
 
 // The first error of this GPU's hardware in the kernel's log; empty: there is none.

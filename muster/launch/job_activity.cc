@@ -3,13 +3,13 @@
 // change how the job ended, so each is only logged.
 #include "muster/launch/job_activity.h"
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
@@ -65,7 +65,7 @@ std::string trace_text(const MergedTrace& trace) {
 bool is_first_hosts_to_merge(const std::string& run_dir) {
   std::error_code error;
   const auto attempts = paths_in(std::filesystem::path(run_dir) / "trace");
-  return std::ranges::any_of(attempts, [&](const std::filesystem::path& attempt) {
+  return any_of(attempts, [&](const std::filesystem::path& attempt) {
     return std::filesystem::exists(attempt / "0", error);
   });
 }

@@ -113,7 +113,7 @@ Scores scores_for(const Inventory& inventory, const Request& request) {
     return {};
   Scores scores = remembered_scores(inventory);
   const bool some_have_no_gpu =
-      std::ranges::any_of(inventory.hosts, [](const Host& host) { return host.gpus.empty(); });
+      any_of(inventory.hosts, [](const Host& host) { return host.gpus.empty(); });
   const bool cpus = request.cpu_only || request.surplus == Surplus::cpu || some_have_no_gpu;
   return by_speed || cover_all(scores, inventory, cpus) ? scores : Scores();
 }

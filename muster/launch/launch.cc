@@ -5,10 +5,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <ranges>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -72,7 +72,7 @@ int report(const GroupResult& result,
 bool has_survived(const GroupResult& result, const LaunchOptions& options) {
   const bool ended_by_itself = result.fault.empty() && !result.timed_out && result.stopped_by == 0;
   return options.failure_policy == FailurePolicy::go_on && ended_by_itself &&
-         !std::ranges::all_of(result.exits, &RankExit::failed);
+         !all_of(result.exits, &RankExit::failed);
 }
 
 // Says which ranks a job that has ended well has lost.

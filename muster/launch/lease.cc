@@ -104,8 +104,7 @@ bool is_uuid(const std::string& text) {
   const bool begins_well = text.starts_with("GPU-") || text.starts_with("MIG-");
   const std::string_view others = text.starts_with("MIG-GPU-") ? "-:./" : "-:.";
   return begins_well && text.size() > 4 && text.size() <= kMaxUuid &&
-         std::ranges::all_of(
-             text, [&](unsigned char c) { return std::isalnum(c) != 0 || contains(others, c); });
+         all_of(text, [&](unsigned char c) { return std::isalnum(c) != 0 || contains(others, c); });
 }
 
 // The name of the GPU's file. A slash becomes '_', which no UUID has. Throws: invalid_argument.

@@ -6,7 +6,6 @@
 
 #include <signal.h>
 
-#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -387,7 +386,7 @@ class LocalRanks {
     const auto has = [&](const std::string& entry) {
       return contains(entries, entry);
     };
-    const bool is_of_job = !entries.empty() && std::ranges::all_of(marks_of(specs_), has);
+    const bool is_of_job = !entries.empty() && all_of(marks_of(specs_), has);
     for (int at = 0; is_of_job && !slot && std::cmp_less(at, specs_.size()); ++at) {
       if (has(cat("RANK=", specs_[at].rank)))
         slot = at;

@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -59,7 +58,7 @@ bool is_wanted(const Gpu& gpu, const std::vector<GpuUuid>& wanted) {
   const auto in_list = [&](const GpuUuid& uuid) {
     return contains(wanted, uuid);
   };
-  return in_list(gpu.uuid) || std::ranges::any_of(gpu.mig, in_list, &MigInstance::uuid);
+  return in_list(gpu.uuid) || any_of(gpu.mig, in_list, &MigInstance::uuid);
 }
 
 }  // namespace

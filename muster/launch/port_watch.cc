@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/launch/tcp_table.h"
@@ -85,7 +86,7 @@ void PortWatch::look() {
     return on_stranger_(text);
   }
   // If this job listens on one address alone, another is still free for others.
-  if (std::ranges::any_of(*found, &TcpListener::has_whole_port)) {
+  if (any_of(*found, &TcpListener::has_whole_port)) {
     log(LogLevel::debug, "MASTER_PORT ", port_, ": this job listens there; watched no more");
     return stop();
   }

@@ -7,7 +7,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -130,8 +129,8 @@ bool will_be_launchers_own(const std::string& name) {
 bool all_names_are(bool (*is_such)(const std::string&), const fs::path& run_dir) {
   std::error_code error;
   const std::vector<fs::path> paths = paths_in(run_dir, error);
-  const bool all_are = std::ranges::all_of(
-      paths, [&](const fs::path& path) { return is_such(path.filename().string()); });
+  const bool all_are =
+      all_of(paths, [&](const fs::path& path) { return is_such(path.filename().string()); });
   return all_are && !error;
 }
 

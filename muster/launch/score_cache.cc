@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -214,11 +215,11 @@ bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus) {
       return true;
     if (!gpu.mig_enabled)
       return has(gpu.uuid);
-    return std::ranges::all_of(gpu.mig, has, &MigInstance::uuid);
+    return all_of(gpu.mig, has, &MigInstance::uuid);
   };
-  return std::ranges::all_of(inventory.hosts, [&](const Host& host) {
+  return all_of(inventory.hosts, [&](const Host& host) {
     const bool has_cpu = scores.contains(cat(host.name, ":", kCpu));
-    return std::ranges::all_of(host.gpus, covered) && (has_cpu || !cpus);
+    return all_of(host.gpus, covered) && (has_cpu || !cpus);
   });
 }
 

@@ -11,11 +11,11 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/launch/tcp_table.h"
@@ -48,7 +48,7 @@ TcpListener listener_of(const nlmsghdr& header) {
   inet_diag_msg message;
   std::memcpy(&message, NLMSG_DATA(&header), sizeof(message));
   const auto& source = message.id.idiag_src;
-  const bool every_address = std::ranges::all_of(source, [](auto word) { return word == 0; });
+  const bool every_address = all_of(source, [](auto word) { return word == 0; });
   const bool ipv4_too = message.idiag_family == AF_INET6 &&
                         byte_attribute(header, INET_DIAG_SKV6ONLY).value_or(0) == 0;
   return {.uid = message.idiag_uid,

@@ -3,12 +3,12 @@
 // /proc/<pid>/fd.
 #include "muster/launch/tcp_table.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
@@ -52,7 +52,7 @@ std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
 // Other users' descriptors are hidden from all but root.
 bool has_socket(int pid, uint64_t inode) {
   const std::string wanted = cat("socket:[", inode, "]");
-  return std::ranges::any_of(paths_in(cat("/proc/", pid, "/fd")), [&](const auto& fd) {
+  return any_of(paths_in(cat("/proc/", pid, "/fd")), [&](const auto& fd) {
     std::error_code gone;
     return std::filesystem::read_symlink(fd, gone) == wanted;
   });

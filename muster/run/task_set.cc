@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <map>
@@ -137,7 +136,7 @@ void TaskSet::run() {
   const auto is_process = [](const detail::TaskEntry& entry) {
     return entry.mode != TaskMode::thread;
   };
-  if (std::ranges::any_of(entries_, is_process)) {
+  if (any_of(entries_, is_process)) {
     if (const auto order = task_order_from_environment())
       run_as_child(*order);
   }

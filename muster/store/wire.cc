@@ -3,7 +3,6 @@
 // is left at the end.
 #include "muster/store/wire.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -88,7 +87,7 @@ void check_sizes(const StoreRequest& request) {
   const auto is_too_long = [](const std::string& key) {
     return key.size() > kMaxKeyBytes;
   };
-  if (std::ranges::any_of(request.keys, is_too_long))
+  if (any_of(request.keys, is_too_long))
     malformed("a key beyond the limit");
   if (request.value.size() > kMaxValueBytes || request.expected.size() > kMaxValueBytes)
     malformed("a value beyond the limit");

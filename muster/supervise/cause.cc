@@ -56,7 +56,7 @@ Counts count_alike(const std::vector<End>& ends) {
 // Processes that fail of the same thing end in the same way, and these are many.
 bool has_crowd(const Counts& counts) {
   constexpr int kCrowd = 3;
-  return std::ranges::any_of(counts, [](const auto& entry) { return entry.second >= kCrowd; });
+  return any_of(counts, [](const auto& entry) { return entry.second >= kCrowd; });
 }
 
 // The process told nothing, so its signal or its exit code has to do. Code 1 says the least.

@@ -45,7 +45,7 @@ std::set<FileId> outputs_of(const ChildOptions& options) {
 }
 
 bool have_one_in_common(const std::set<FileId>& some, const std::set<FileId>& others) {
-  return std::ranges::any_of(some, [&](const FileId& file) { return others.contains(file); });
+  return any_of(some, [&](const FileId& file) { return others.contains(file); });
 }
 
 // Asks by waitid with WNOWAIT, which leaves the zombie.
@@ -315,8 +315,7 @@ ProcessPool::Leftovers ProcessPool::leftovers_of(const Member& member, const Sus
       leftovers.own.insert(pid);
     if (!suspects.contains(&member))
       continue;
-    const bool all_ended =
-        std::ranges::all_of(suspects, [](const Member* one) { return one->has_ended; });
+    const bool all_ended = all_of(suspects, [](const Member* one) { return one->has_ended; });
     if (all_ended || process_status(pid).is_exiting)
       leftovers.own.insert(pid);
     else

@@ -329,8 +329,8 @@ void ProcessSet::kill_now() {
 bool ProcessSet::awaits_an_end() const {
   if (Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd)
     return false;
-  return std::ranges::any_of(
-      running(), [](const Member* member) { return process_status(member->child.pid).is_exiting; });
+  return any_of(running(),
+                [](const Member* member) { return process_status(member->child.pid).is_exiting; });
 }
 
 // Whether all ends up to now are consequences: of one that has closed its connections, and is not
