@@ -45,7 +45,7 @@ Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, TimeP
       not_before_(now) {}
 
 // After the end of the job hosts only take leave; others that come are refused.
-std::vector<Order> Coordinator::on_report(Report report, TimePoint now) {
+Orders Coordinator::on_report(Report report, TimePoint now) {
   now_ = now;
   if (is_told_again(report))
     return on_tick(now);
@@ -98,7 +98,7 @@ bool Coordinator::is_told_again(const Report& report) {
   return false;
 }
 
-std::vector<Order> Coordinator::on_tick(TimePoint now) {
+Orders Coordinator::on_tick(TimePoint now) {
   now_ = now;
   if (time_limit_is_over(now))
     end_by_time_limit();

@@ -66,17 +66,17 @@ class Coordinator {
   Coordinator(CoordinatorRules rules, Planner planner, Say say, TimePoint now);
 
   // The orders that follow from a report, or from the time alone.
-  std::vector<Order> on_report(Report report, TimePoint now);
-  std::vector<Order> on_tick(TimePoint now);
+  Orders on_report(Report report, TimePoint now);
+  Orders on_tick(TimePoint now);
   // A host of live_hosts() has been heard again.
-  std::vector<Order> on_sign_of_life(const std::string& id, TimePoint now);
+  Orders on_sign_of_life(const std::string& id, TimePoint now);
 
   // Goes on after a coordinator that is gone, from what was reported and what it had ordered: all
   // of it, or what LogHistory leaves. `age`: since the job began. Returns the orders that follow.
-  std::vector<Order> take_over(const std::vector<Report>& reports,
-                               const std::vector<Order>& orders,
-                               TimePoint now,
-                               milliseconds age);
+  Orders take_over(const std::vector<Report>& reports,
+                   const Orders& orders,
+                   TimePoint now,
+                   milliseconds age);
 
   bool finished() const { return phase_ == Phase::finished; }
   // Whether the job is to end, and does not yet, because of its time limit.
@@ -114,8 +114,8 @@ class Coordinator {
   struct Trouble {  // why the round is being stopped
     void add_failure(const RankExit& exit);
 
-    std::vector<RankExit> failures;
-    std::vector<RankExit> replaced;       // failures for which the round was begun in place
+    RankExits failures;
+    RankExits replaced;                   // failures for which the round was begun in place
     std::map<int, size_t> place_of_rank;  // among the failures
     Strings lost;                         // names of hosts
     std::string error;                    // of a host that could not start, or of the job
@@ -228,8 +228,8 @@ class Coordinator {
   int hosts_in_round_ = 0;
   bool some_have_ended_ = false;  // hosts with ranks of the round
   Trouble trouble_;
-  std::vector<RankExit> exits_;  // of the round
-  std::vector<Order> orders_;    // to be given
+  RankExits exits_;  // of the round
+  Orders orders_;    // to be given
 };
 
 }  // namespace muster

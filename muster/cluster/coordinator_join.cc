@@ -155,7 +155,7 @@ std::optional<std::string> Coordinator::same_agent(const HostFacts& facts) const
 
 // The first sign may have been given before the newcomer came. The second says that the member
 // lives, and the newcomer is refused.
-std::vector<Order> Coordinator::on_sign_of_life(const std::string& id, TimePoint now) {
+Orders Coordinator::on_sign_of_life(const std::string& id, TimePoint now) {
   now_ = now;
   const auto [first, last] = newcomers_.equal_range(id);
   for (auto at = first; at != last;) {

@@ -19,10 +19,10 @@ namespace muster {
 
 // Who has joined does not depend on what was decided since. What happened to hosts of the last
 // round does: it counts only after the orders, as if it was reported now.
-std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
-                                          const std::vector<Order>& orders,
-                                          TimePoint now,
-                                          milliseconds age) {
+Orders Coordinator::take_over(const std::vector<Report>& reports,
+                              const Orders& orders,
+                              TimePoint now,
+                              milliseconds age) {
   now_ = now;
   began_ = now - age;
   const auto last_start =
@@ -64,7 +64,7 @@ std::vector<Order> Coordinator::take_over(const std::vector<Report>& reports,
     }
   }
   join_again();
-  std::vector<Order> given = std::exchange(orders_, {});
+  Orders given = std::exchange(orders_, {});
   for (const Report& report : later)
     std::ranges::move(on_report(report, now), std::back_inserter(given));
   return given;

@@ -139,7 +139,7 @@ void CoordinatorThread::give_up(const std::string& why) {
 
 // The orders that follow from the next report, or from the time if none comes within a tick. A
 // report that cannot be read is passed over.
-std::vector<Order> CoordinatorThread::next_orders() {
+Orders CoordinatorThread::next_orders() {
   const auto text = next_report_in(*store_, next_report_);
   const auto now = Clock::now();
   if (!text)
@@ -185,7 +185,7 @@ void CoordinatorThread::serve() {
     tell_age();
   }
   while (!stop_) {
-    std::vector<Order> orders = next_orders();
+    Orders orders = next_orders();
     watch_signs_of_life(orders);
     give(orders);
     forget_history();
@@ -202,7 +202,7 @@ void CoordinatorThread::serve() {
 // to remove its entry.
 void CoordinatorThread::take_over() {
   const auto now = Clock::now();
-  std::vector<Order> orders;
+  Orders orders;
   std::optional<Error> unread;  // of an order to start, and of none behind it
   next_order_ = read_log(*store_, kOrders, [&](int64_t number, const std::string& entry) {
     try {
@@ -254,7 +254,7 @@ milliseconds CoordinatorThread::age_of_job() const {
 
 // Each order has its number, which only one coordinator can take. A coordinator that was given up
 // for dead, and finds another's order there, is deposed. Throws: Deposed.
-void CoordinatorThread::give(const std::vector<Order>& orders) {
+void CoordinatorThread::give(const Orders& orders) {
   for (const Order& order : orders) {
     log(LogLevel::debug,
         "order ",
@@ -277,13 +277,13 @@ void CoordinatorThread::give(const std::vector<Order>& orders) {
 
 // A host counts its sign up as long as it lives; a value that stays the same for too long is its
 // loss.
-void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
+void CoordinatorThread::watch_signs_of_life(Orders& orders) {
   const auto now = Clock::now();
   if (now < next_watch_)
     return;
   next_watch_ = now + options_.silence.step();
   tell_age();
-  const auto add = [&](std::vector<Order> more) {
+  const auto add = [&](Orders more) {
     std::ranges::move(more, std::back_inserter(orders));
   };
   const Strings ids = coordinator_.live_hosts();

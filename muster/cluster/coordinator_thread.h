@@ -15,7 +15,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
@@ -62,15 +61,15 @@ class CoordinatorThread : NoCopy {
  private:
   void run();
   void serve();
-  std::vector<Order> next_orders();
+  Orders next_orders();
   bool is_stop_reported() const;
   void give_up(const std::string& why);
   void take_over();
   milliseconds time_of_day() const;
   void tell_age();
   milliseconds age_of_job() const;
-  void give(const std::vector<Order>& orders);
-  void watch_signs_of_life(std::vector<Order>& orders);
+  void give(const Orders& orders);
+  void watch_signs_of_life(Orders& orders);
   void forget_history();
   void tell_kept_entries();
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -24,8 +23,8 @@ namespace muster {
 namespace {
 
 // The ends of ranks whose round was over before this host had begun it.
-std::vector<RankExit> not_started(const std::vector<RankSpec>& specs) {
-  std::vector<RankExit> exits;
+RankExits not_started(const RankSpecs& specs) {
+  RankExits exits;
   for (const RankSpec& spec : specs) {
     RankExit exit{.rank = spec.rank,
                   .local_rank = spec.local_rank,
@@ -111,7 +110,7 @@ void HostAgent::set_up(const Order& order) {
 }
 
 // Blocking: until all ranks of this host have ended. Throws: Error where no rank is the cause.
-std::vector<RankExit> HostAgent::run_ranks(const Order& order, int* stopped_by) {
+RankExits HostAgent::run_ranks(const Order& order, int* stopped_by) {
   const auto specs = job_->rank_specs(order);
   if (specs.empty())
     return {};
@@ -181,7 +180,7 @@ void HostAgent::look_at_gpus(Report& end) {
   const bool has_failed = any_of(end.exits, &RankExit::failed);
   if (!has_failed || lost_ || end.stopped_by != 0)
     return;
-  const std::vector<BadGpu> bad = bad_gpus();
+  const BadGpus bad = bad_gpus();
   if (bad.empty())
     return;
   end.error = cat(describe(bad), "; set aside");
@@ -189,7 +188,7 @@ void HostAgent::look_at_gpus(Report& end) {
 }
 
 // Blocking: as GpuWatch::look.
-std::vector<BadGpu> HostAgent::bad_gpus() const {
+BadGpus HostAgent::bad_gpus() const {
   if (!options_.looks_at_gpus)
     return {};
   return gpus_.look(job_->plan(), job_->setup().facts().host_index);

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/cluster/cluster_options.h"
 #include "muster/cluster/coordinator_thread.h"
@@ -56,11 +55,11 @@ class HostAgent {
   void be_spare(const Order& order);
   Report run_to_the_end(const Order& order);
   void set_up(const Order& order);
-  std::vector<RankExit> run_ranks(const Order& order, int* stopped_by);
+  RankExits run_ranks(const Order& order, int* stopped_by);
   bool is_awaited() const;
   std::optional<int> tell_end(Report end);
   void look_at_gpus(Report& end);
-  std::vector<BadGpu> bad_gpus() const;
+  BadGpus bad_gpus() const;
   bool go_on_in_place(const Order& order);
   bool ask_to_replace(const RankFailures& failures);
   void give_up_in_place(const std::string& why);
@@ -80,10 +79,10 @@ class HostAgent {
   std::unique_ptr<HostJob> job_;  // once this host has taken part
   Replacing replacing_;
   std::deque<Order> pending_;
-  std::vector<Order> early_signals_;  // of rounds that have not begun here, and of some that have
+  Orders early_signals_;  // of rounds that have not begun here, and of some that have
   int stopped_round_ = 0;
   int running_round_ = 0;
-  std::vector<RankExit> followed_failures_;  // for which the round has begun in place
+  RankExits followed_failures_;  // for which the round has begun in place
   bool lost_ = false;
   std::string own_error_ = {};  // of the last round's end here
   std::string why_lost_;

@@ -11,7 +11,6 @@
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -175,7 +174,7 @@ void HostJob::announce_to_others(const Order& order) const {
       order.master_addr);
 }
 
-std::vector<RankSpec> HostJob::rank_specs(const Order& order) const {
+RankSpecs HostJob::rank_specs(const Order& order) const {
   return make_rank_specs(order.plan, options_, setup_->facts(), attempt_of(order.round));
 }
 
@@ -184,7 +183,7 @@ void HostJob::explain(const Order& stop) {
     record_->explain(attempt_of(stop.round), stop.reason);
 }
 
-void HostJob::end_attempt(const std::vector<RankExit>& exits, const std::string& fault) {
+void HostJob::end_attempt(const RankExits& exits, const std::string& fault) {
   if (record_)
     record_->end_attempt(exits, fault);
 }

@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/no_copy.h"
 #include "muster/cluster/cluster_options.h"
@@ -51,14 +50,14 @@ class HostJob : NoCopy {
   void change_round(const Order& order);
 
   // The ranks of this host in a round, as they are to be started.
-  std::vector<RankSpec> rank_specs(const Order& order) const;
+  RankSpecs rank_specs(const Order& order) const;
   const JobSetup& setup() const { return *setup_; }
   const Plan& plan() const { return plan_; }
 
   // Why the round was ended on this host, where none of its own ranks is the cause.
   void explain(const Order& stop);
   // All ranks of this host have ended.
-  void end_attempt(const std::vector<RankExit>& exits, const std::string& fault);
+  void end_attempt(const RankExits& exits, const std::string& fault);
   // Leaves what the ranks have written for the first host. Blocking: for the store's answers.
   void leave_telemetry(int round);
 

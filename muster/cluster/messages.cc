@@ -168,12 +168,12 @@ HostFacts facts_from(const Json& json, const std::string& machine) {
 }
 
 // The ends keep their order: the cause stands first.
-Json to_json(const std::vector<RankExit>& exits) {
+Json to_json(const RankExits& exits) {
   return mapped(exits, [](const RankExit& exit) { return to_json(exit); });
 }
 
 // Throws: invalid_argument, nlohmann's exceptions.
-std::vector<RankExit> exits_from(const Json& json) {
+RankExits exits_from(const Json& json) {
   return mapped(json, rank_exit_from_json);
 }
 

@@ -60,7 +60,7 @@ struct Report {
   int number = 0;                       // of this host's reports: no two are alike
   int round = 0;                        // failing, ended
   std::optional<HostFacts> facts = {};  // join
-  std::vector<RankExit> exits = {};     // failing, ended
+  RankExits exits = {};                 // failing, ended
   int stopped_by = 0;      // ended, leave, stop: the signal that the agent got; 0: none
   std::string error = {};  // ended, stop: why it cannot go on; failing: why not in place
   int exit_code = 0;       // with error
@@ -121,8 +121,10 @@ struct Order {
   int exit_code = 0;                         // finish, refuse
   int signal = 0;                            // signal; SIGKILL: the ranks are ended at once
   // finish, start in place: of the round that failed, the cause first
-  std::vector<RankExit> exits = {};
+  RankExits exits = {};
 };
+
+using Orders = std::vector<Order>;
 
 // A kind's name, as "join".
 const char* to_string(Report::Kind kind);

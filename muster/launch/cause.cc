@@ -63,7 +63,7 @@ std::vector<const RankExit*> pointers_to(const Exits& exits, Predicate is_wanted
 }
 
 // The ranks that had no chance to tell a failure of their own.
-std::vector<int> ended_by_muster(const std::vector<RankExit>& exits) {
+std::vector<int> ended_by_muster(const RankExits& exits) {
   return mapped(exits | std::views::filter([&](const RankExit& exit) {
                   return exit.started && exit.sent_signal != 0;
                 }),
@@ -71,7 +71,7 @@ std::vector<int> ended_by_muster(const std::vector<RankExit>& exits) {
 }
 
 // The doubt about a first failure that is but the loss of another rank.
-std::string unknown_cause(const std::vector<RankExit>& exits, const RankExit& first) {
+std::string unknown_cause(const RankExits& exits, const RankExit& first) {
   const std::vector<int> ended = ended_by_muster(exits);
   const std::string lost =
       first.facts.lost_ranks.empty() ? "another rank" : rank_list(first.facts.lost_ranks);
@@ -104,7 +104,7 @@ bool lost_a_peer(const RankExit& exit) {
   return account_of(exit) == Account::lost_peer;
 }
 
-void put_cause_first(std::vector<RankExit>& exits, bool goes_on) {
+void put_cause_first(RankExits& exits, bool goes_on) {
   const auto first = std::ranges::find_if(exits, &RankExit::failed_by_itself);
   if (first == exits.end())
     return;
@@ -115,7 +115,7 @@ void put_cause_first(std::vector<RankExit>& exits, bool goes_on) {
   std::rotate(first, cause, cause + 1);  // the others stay in their order
 }
 
-void put_replaced_first(std::vector<RankExit>& exits, const std::vector<RankExit>& replaced) {
+void put_replaced_first(RankExits& exits, const RankExits& replaced) {
   const RankExit* const first = first_failure(exits);
   const bool is_loss =
       first != nullptr && lost_a_peer(*first) && left_early(exits, *first) == nullptr;
@@ -128,7 +128,7 @@ void put_replaced_first(std::vector<RankExit>& exits, const std::vector<RankExit
   exits.insert(exits.begin(), replaced.begin(), replaced.end());
 }
 
-const RankExit* first_failure(const std::vector<RankExit>& exits) {
+const RankExit* first_failure(const RankExits& exits) {
   const RankExit* const first = element_where(exits, &RankExit::failed_by_itself);
   if (first == nullptr)
     return nullptr;
@@ -147,7 +147,7 @@ const RankExit* first_failure(const std::vector<RankExit>& exits) {
 
 // A rank that says that its function returned is the one. Else it is a rank that ended with exit
 // code 0 before, best one that `first` names.
-const RankExit* left_early(const std::vector<RankExit>& exits, const RankExit& first) {
+const RankExit* left_early(const RankExits& exits, const RankExit& first) {
   if (!lost_a_peer(first))
     return nullptr;
   const RankExit* left = nullptr;
@@ -166,12 +166,12 @@ const RankExit* left_early(const std::vector<RankExit>& exits, const RankExit& f
   return left;
 }
 
-bool is_cause_known(const std::vector<RankExit>& exits, const RankExit& first) {
+bool is_cause_known(const RankExits& exits, const RankExit& first) {
   const bool is_alone = exits.size() == 1;
   return is_alone || !lost_a_peer(first) || left_early(exits, first) != nullptr;
 }
 
-std::string doubt_about(const std::vector<RankExit>& exits, const RankExit& first) {
+std::string doubt_about(const RankExits& exits, const RankExit& first) {
   if (!is_cause_known(exits, first))
     return unknown_cause(exits, first);
   if (!first.failed_by_itself())

@@ -22,25 +22,25 @@ bool lost_a_peer(const RankExit& exit);
 // `exits` in order of death, or as other hosts report them: the cause comes before the failures
 // that came together with it, until the others were ended. `goes_on`: a failure ends nobody, so
 // that only what comes in one moment with the first belongs to it.
-void put_cause_first(std::vector<RankExit>& exits, bool goes_on = false);
+void put_cause_first(RankExits& exits, bool goes_on = false);
 
 // Where the first failure is but the loss of another rank, and others were replaced soon before:
 // those are the cause. They come first then, in place of the processes that followed them.
-void put_replaced_first(std::vector<RankExit>& exits, const std::vector<RankExit>& replaced);
+void put_replaced_first(RankExits& exits, const RankExits& replaced);
 
 // The first in order that failed by itself, and not of the loss of another where there is one;
 // nothing when none did.
-const RankExit* first_failure(const std::vector<RankExit>& exits);
+const RankExit* first_failure(const RankExits& exits);
 
 // The rank that left while the others waited, if `first` failed of no more than the loss of a rank;
 // nullptr: none did.
-const RankExit* left_early(const std::vector<RankExit>& exits, const RankExit& first);
+const RankExit* left_early(const RankExits& exits, const RankExit& first);
 
 // Whether `first` is known to be the cause, or who left early; else it failed of the loss of
 // another.
-bool is_cause_known(const std::vector<RankExit>& exits, const RankExit& first);
+bool is_cause_known(const RankExits& exits, const RankExit& first);
 
 // In words, what is not known of the cause; empty: it is known.
-std::string doubt_about(const std::vector<RankExit>& exits, const RankExit& first);
+std::string doubt_about(const RankExits& exits, const RankExit& first);
 
 }  // namespace muster

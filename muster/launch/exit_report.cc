@@ -80,7 +80,7 @@ Strings last(const Strings& lines, size_t count) {
 }
 
 // All ranks' ends but for that one, which may be none.
-auto ends_beside(const std::vector<RankExit>& exits, const RankExit* one) {
+auto ends_beside(const RankExits& exits, const RankExit* one) {
   return exits | std::views::filter([one](const RankExit& exit) { return &exit != one; });
 }
 
@@ -95,9 +95,7 @@ std::string end_beside(const RankExit& exit, const RankExit* told) {
 }
 
 // "rank 0, 2, 3: ended by muster (SIGTERM)": ranks whose ends read the same share a line.
-std::string consequences(const std::vector<RankExit>& exits,
-                         const RankExit* first,
-                         const RankExit* told) {
+std::string consequences(const RankExits& exits, const RankExit* first, const RankExit* told) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const RankExit& exit : ends_beside(exits, first)) {
     const std::string end = end_beside(exit, told);
@@ -225,7 +223,7 @@ std::string report_line(const FailureContext& context) {
 }
 
 // The card of a job that no rank has ended.
-std::string fault_card(const std::vector<RankExit>& exits, const FailureContext& context) {
+std::string fault_card(const RankExits& exits, const FailureContext& context) {
   return printable_lines(cat("[muster] ",
                              context.fault,
                              "\n  when      ",
@@ -244,7 +242,7 @@ struct FirstEnd {
   const RankExit* first = nullptr;
 };
 
-FirstEnd first_end(const std::vector<RankExit>& exits) {
+FirstEnd first_end(const RankExits& exits) {
   FirstEnd end{.failed = first_failure(exits)};
   if (end.failed != nullptr)
     end.left = left_early(exits, *end.failed);
@@ -258,7 +256,7 @@ const char* verb_of(const RankExit& first, size_t num_ranks) {
   return num_ranks > 1 ? " failed first: " : " failed: ";
 }
 
-std::string headline(const std::vector<RankExit>& exits, const FirstEnd& end) {
+std::string headline(const RankExits& exits, const FirstEnd& end) {
   const RankExit& first = *end.first;
   if (!is_cause_known(exits, first)) {
     return cat(
@@ -311,16 +309,16 @@ bool has_stopped(const RankExit& exit) {
 
 }  // namespace
 
-bool have_stopped(const std::vector<RankExit>& exits) {
+bool have_stopped(const RankExits& exits) {
   return some_have_stopped(exits) &&
          all_of(exits, [](const RankExit& exit) { return has_stopped(exit) || !exit.started; });
 }
 
-bool some_have_stopped(const std::vector<RankExit>& exits) {
+bool some_have_stopped(const RankExits& exits) {
   return any_of(exits, has_stopped);
 }
 
-std::vector<RankExit> brief(std::vector<RankExit> exits) {
+RankExits brief(RankExits exits) {
   constexpr size_t kWithEvidence = 4;
   size_t told = 0;
   for (RankExit& exit : exits) {
@@ -381,7 +379,7 @@ std::string cause_and_error(const RankExit& exit) {
   return exit.message.empty() ? exit.cause : cat(exit.cause, ", ", first_line_of(exit.message));
 }
 
-std::string failure_card(const std::vector<RankExit>& exits, const FailureContext& context) {
+std::string failure_card(const RankExits& exits, const FailureContext& context) {
   if (!context.fault.empty())
     return fault_card(exits, context);
   const FirstEnd end = first_end(exits);
@@ -406,7 +404,7 @@ std::string failure_card(const std::vector<RankExit>& exits, const FailureContex
   return printable_lines(out);
 }
 
-std::string failure_json(const std::vector<RankExit>& exits, const FailureContext& context) {
+std::string failure_json(const RankExits& exits, const FailureContext& context) {
   const bool by_a_rank = context.fault.empty();
   const FirstEnd end = by_a_rank ? first_end(exits) : FirstEnd();
   Json json = {{"schema", "muster.failure/1"},

@@ -43,12 +43,12 @@ inline constexpr int kStoppedExitCode = 75;
 
 // Whether all ranks have stopped as they were asked to: there are some, and each ended with that
 // code.
-bool have_stopped(const std::vector<RankExit>& exits);
-bool some_have_stopped(const std::vector<RankExit>& exits);
+bool have_stopped(const RankExits& exits);
+bool some_have_stopped(const RankExits& exits);
 
 // For other hosts: the story of a rank that we ended ourselves needs no evidence, and a few stories
 // are enough.
-std::vector<RankExit> brief(std::vector<RankExit> exits);
+RankExits brief(RankExits exits);
 
 struct FailureContext {
   std::string run_id;
@@ -61,16 +61,16 @@ struct FailureContext {
   std::string full_disk = {};                // full_disk_line() of the run's folder
   std::vector<Divergence> divergences = {};  // of the ranks' collectives, earliest first
   std::vector<AttemptRecord> attempts = {};  // of the job, up to this one
-  std::vector<BadGpu> bad_gpus = {};         // of the job's, since it began
+  BadGpus bad_gpus = {};                     // of the job's, since it began
   // Why all ranks were killed, as an error, where none of them is the cause; empty: one is.
   std::string fault = {};
 };
 
 // The card for people, several lines; `exits` in order of death. Empty when nothing failed by
 // itself and there is no fault.
-std::string failure_card(const std::vector<RankExit>& exits, const FailureContext& context);
+std::string failure_card(const RankExits& exits, const FailureContext& context);
 
 // The card for programs, schema "muster.failure/1".
-std::string failure_json(const std::vector<RankExit>& exits, const FailureContext& context);
+std::string failure_json(const RankExits& exits, const FailureContext& context);
 
 }  // namespace muster

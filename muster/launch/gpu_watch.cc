@@ -110,12 +110,12 @@ const Gpu* same_gpu(const Gpu& gpu, const std::vector<Gpu>& now) {
 
 }  // namespace
 
-std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
-                                  int host_index,
-                                  const Host& before,
-                                  const Host& now,
-                                  const std::vector<XidError>& xids) {
-  std::vector<BadGpu> bad;
+BadGpus gpus_gone_bad(const Plan& plan,
+                      int host_index,
+                      const Host& before,
+                      const Host& now,
+                      const std::vector<XidError>& xids) {
+  BadGpus bad;
   const auto planned = planned_gpus(plan, host_index);
   for (const Gpu& gpu : before.gpus) {
     if (!has_device(gpu, planned))
@@ -127,14 +127,14 @@ std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
   return bad;
 }
 
-std::string describe(const std::vector<BadGpu>& bad) {
+std::string describe(const BadGpus& bad) {
   const auto each = mapped(bad, [](const BadGpu& gpu) {
     return cat("GPU ", gpu.index.value, " (", printable(gpu.uuid.value), "): ", gpu.what);
   });
   return join(each, "; ");
 }
 
-BusyGpus reasons_of(const std::vector<BadGpu>& bad) {
+BusyGpus reasons_of(const BadGpus& bad) {
   BusyGpus reasons;
   for (const BadGpu& gpu : bad)
     reasons.emplace(gpu.uuid, gpu.what);
@@ -144,7 +144,7 @@ BusyGpus reasons_of(const std::vector<BadGpu>& bad) {
 GpuWatch::GpuWatch(Host host)
     : before_(std::move(host)), since_microseconds_(kernel_microseconds()) {}
 
-std::vector<BadGpu> GpuWatch::look(const Plan& plan, int host_index) const {
+BadGpus GpuWatch::look(const Plan& plan, int host_index) const {
   if (planned_gpus(plan, host_index).empty())
     return {};
   return gpus_gone_bad(plan, host_index, before_, host_now(), read_xid_errors(since_microseconds_));

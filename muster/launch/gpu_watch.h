@@ -21,19 +21,21 @@ struct BadGpu {
   bool operator==(const BadGpu&) const = default;
 };
 
+using BadGpus = std::vector<BadGpu>;
+
 // The bad ones among the GPUs that `plan` gives to ranks of host `host_index`, by index. `before`
 // is the host as the job found it, `now` as it is.
-std::vector<BadGpu> gpus_gone_bad(const Plan& plan,
-                                  int host_index,
-                                  const Host& before,
-                                  const Host& now,
-                                  const std::vector<XidError>& xids);
+BadGpus gpus_gone_bad(const Plan& plan,
+                      int host_index,
+                      const Host& before,
+                      const Host& now,
+                      const std::vector<XidError>& xids);
 
 // "GPU 1 (GPU-8f3c…): 3 uncorrected memory errors since the job began; GPU 2 …"
-std::string describe(const std::vector<BadGpu>& bad);
+std::string describe(const BadGpus& bad);
 
 // By which the planner leaves them out.
-BusyGpus reasons_of(const std::vector<BadGpu>& bad);
+BusyGpus reasons_of(const BadGpus& bad);
 
 // Remembers the host as it is now.
 class GpuWatch {
@@ -41,7 +43,7 @@ class GpuWatch {
   explicit GpuWatch(Host host);
   // Blocking: as long as the driver takes to answer, at most 30 s: then all of them are bad.
   // Nothing where the plan has no GPU there.
-  std::vector<BadGpu> look(const Plan& plan, int host_index) const;
+  BadGpus look(const Plan& plan, int host_index) const;
 
  private:
   Host before_;

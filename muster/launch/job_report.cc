@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
@@ -76,7 +77,7 @@ std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
 }
 
 // Says the errors of ranks that failed when the job was stopped, for which there is no card.
-void tell_errors(const std::vector<RankExit>& exits) {
+void tell_errors(const RankExits& exits) {
   for (const RankExit& exit : exits) {
     if (exit.failed() && !exit.message.empty())
       log(LogLevel::error, "rank ", exit.rank, ": ", exit.cause, ", ", exit.message);
@@ -85,12 +86,12 @@ void tell_errors(const std::vector<RankExit>& exits) {
 
 }  // namespace
 
-void report_failure(const std::vector<RankExit>& exits,
+void report_failure(const RankExits& exits,
                     const JobFacts& job,
                     int attempt,
                     int max_restarts,
                     const std::string& fault,
-                    const std::vector<BadGpu>& bad_gpus) {
+                    const BadGpus& bad_gpus) {
   const RankExit* first = first_failure(exits);
   if (first == nullptr && fault.empty())
     return tell_errors(exits);

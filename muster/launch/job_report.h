@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/launch/gpu_watch.h"
 #include "muster/launch/rank_exit.h"
@@ -15,11 +14,11 @@ namespace muster {
 // failure; of ranks that failed only after it was stopped, their errors. And what it has done
 // without: earlier attempts, by the folder's record, and GPUs that have gone bad. What cannot be
 // written is logged: the exit code holds whatever becomes of the report. `exits` in order of death.
-void report_failure(const std::vector<RankExit>& exits,
+void report_failure(const RankExits& exits,
                     const JobFacts& job,
                     int attempt,
                     int max_restarts,
                     const std::string& fault = {},
-                    const std::vector<BadGpu>& bad_gpus = {});
+                    const BadGpus& bad_gpus = {});
 
 }  // namespace muster

@@ -39,7 +39,7 @@ namespace {
 
 // Says how the job ended, and returns its exit code.
 int report(const GroupResult& result,
-           const std::vector<BadGpu>& bad,
+           const BadGpus& bad,
            const JobFacts& job,
            const LaunchOptions& options,
            int attempt) {
@@ -93,7 +93,7 @@ void tell_lost_ranks(const GroupResult& result) {
 
 // The ranks go on without the GPUs that have gone bad. False, and says so, where others cannot be
 // had.
-bool leave_bad_gpus(const std::vector<BadGpu>& bad,
+bool leave_bad_gpus(const BadGpus& bad,
                     LeasedPlan& leased,
                     JobSetup& job,
                     const LaunchOptions& options) {
@@ -153,7 +153,7 @@ class LocalJob {
       if (const auto exit_code = end_well(result))
         return *exit_code;
       const bool failed = first_failure(result.exits) != nullptr;
-      const auto bad = failed && gpus_ ? gpus_->look(leased_.plan, 0) : std::vector<BadGpu>();
+      const auto bad = failed && gpus_ ? gpus_->look(leased_.plan, 0) : BadGpus();
       if (!starts_again(result, bad))
         return end_badly(result, bad);
     }
@@ -163,8 +163,7 @@ class LocalJob {
   // Blocking: until every rank of the attempt has ended.
   GroupResult run_attempt() {
     job_.count_restarts(attempt_);
-    const std::vector<RankSpec> specs =
-        make_rank_specs(leased_.plan, options_, job_.facts(), attempt_);
+    const RankSpecs specs = make_rank_specs(leased_.plan, options_, job_.facts(), attempt_);
     attempt_began_ = Clock::now();
     record_->begin_attempt(attempt_);
     restarts_.begin();
@@ -201,7 +200,7 @@ class LocalJob {
 
   // Returns after the pause before the next attempt, on other GPUs if some are bad. False: there is
   // no next one; a time limit that was over first is noted in `result`.
-  bool starts_again(GroupResult& result, const std::vector<BadGpu>& bad) {
+  bool starts_again(GroupResult& result, const BadGpus& bad) {
     if (!restarts_.wanted(result))
       return false;
     if (!bad.empty()) {
@@ -213,7 +212,7 @@ class LocalJob {
   }
 
   // Says what each rank did, writes the report and returns the exit code.
-  int end_badly(const GroupResult& result, const std::vector<BadGpu>& bad) {
+  int end_badly(const GroupResult& result, const BadGpus& bad) {
     tell_activity(job_.facts(), attempt_, options_.quiet);
     record_->name_source_lines();  // the report has them of all attempts
     const int exit_code = report(result, bad, job_.facts(), options_, attempt_);

@@ -8,7 +8,6 @@
 
 #include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -38,7 +37,7 @@ constexpr milliseconds kLookAtRanksEvery{1'000};
 constexpr size_t kMostNamed = 20;  // of the processes that ranks have left behind
 
 // Only the failure that the card is about gets its source lines, as their files are on this host.
-void name_source_lines(std::vector<RankExit>& exits) {
+void name_source_lines(RankExits& exits) {
   const RankExit* const first = first_failure(exits);
   for (RankExit& exit : exits) {
     if (&exit == first)
@@ -47,7 +46,7 @@ void name_source_lines(std::vector<RankExit>& exits) {
 }
 
 // The marks tell this launcher's processes from all others, those of the job's other hosts too.
-Strings marks_of(const std::vector<RankSpec>& specs) {
+Strings marks_of(const RankSpecs& specs) {
   if (specs.empty())
     return {};
   const std::string mark = find_or(specs[0].environment, "MUSTER_MARK");
@@ -143,7 +142,7 @@ class StoppedRanks : NoCopy {
   }
 
   // The SIGKILLs that came from here say so.
-  void explain(std::vector<RankExit>& exits) const {
+  void explain(RankExits& exits) const {
     for (RankExit& exit : exits) {
       if (exit.signal != SIGKILL || !ended_.contains(exit.pid))
         continue;
@@ -219,7 +218,7 @@ class StoppedRanks : NoCopy {
   const RankStarts& starts_;
   std::optional<milliseconds> limit_;
   std::vector<Rank> ranks_;
-  std::set<pid_t> ended_;
+  Pids ended_;
   EventLoop::Handle timer_ = 0;
 };
 
@@ -227,7 +226,7 @@ class StoppedRanks : NoCopy {
 class LocalRanks {
  public:
   LocalRanks(ProcessSet& processes,
-             const std::vector<RankSpec>& specs,
+             const RankSpecs& specs,
              const std::vector<int>& inherit_fds,
              const GroupRules& rules)
       : processes_(processes),
@@ -284,10 +283,9 @@ class LocalRanks {
     early_end_.emplace(processes_, starts_, specs_.size(), rules_.early_end_after);
     stopped_.emplace(processes_, starts_, specs_.size(), rules_.stopped_for);
     if (rules_.replacing != nullptr) {
-      const SuccessorCallbacks callbacks{
-          .explain = [this](std::vector<RankExit>& exits) { explain(exits); },
-          .on_generation = [this] { oom_kills_.forget(); },
-          .on_start = [this](int slot) { on_successor(slot); }};
+      const SuccessorCallbacks callbacks{.explain = [this](RankExits& exits) { explain(exits); },
+                                         .on_generation = [this] { oom_kills_.forget(); },
+                                         .on_start = [this](int slot) { on_successor(slot); }};
       successors_.emplace(processes_, starts_, *rules_.replacing, specs_.size(), callbacks);
     }
   }
@@ -358,14 +356,14 @@ class LocalRanks {
   }
 
   // Ends that the launcher or the kernel caused say so.
-  void explain(std::vector<RankExit>& exits) const {
+  void explain(RankExits& exits) const {
     oom_kills_.explain(exits);
     stopped_->explain(exits);
   }
 
   // The ends that count, the cause first. One whose place another process took does not.
-  std::vector<RankExit> exits_of(const WaitResult& ended) const {
-    std::vector<RankExit> exits;
+  RankExits exits_of(const WaitResult& ended) const {
+    RankExits exits;
     for (const ChildExit& end : ended.exits) {
       const bool was_replaced = successors_ && successors_->have_followed(end);
       if (!was_replaced)
@@ -411,7 +409,7 @@ class LocalRanks {
   }
 
   ProcessSet& processes_;
-  const std::vector<RankSpec>& specs_;
+  const RankSpecs& specs_;
   const GroupRules& rules_;
   OomKills oom_kills_;
   Output output_;
@@ -427,7 +425,7 @@ class LocalRanks {
 }  // namespace
 
 GroupResult run_local_ranks(ProcessSet& processes,
-                            const std::vector<RankSpec>& specs,
+                            const RankSpecs& specs,
                             const std::vector<int>& inherit_fds,
                             const GroupRules& rules) {
   processes.post_sentinel(marks_of(specs));

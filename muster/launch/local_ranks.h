@@ -18,9 +18,9 @@ namespace muster {
 struct Replacing;
 
 struct GroupResult {
-  std::vector<RankExit> exits;  // in the order of death, without those that were replaced
-  int stopped_by = 0;           // the signal that the launcher got, if it did
-  bool timed_out = false;       // the time limit was over first
+  RankExits exits;         // in the order of death, without those that were replaced
+  int stopped_by = 0;      // the signal that the launcher got, if it did
+  bool timed_out = false;  // the time limit was over first
   std::string fault = {};  // why all were killed where no rank is the cause, as an error; empty: no
   bool all_gone = true;    // false: a process is left that even SIGKILL did not end
 };
@@ -48,7 +48,7 @@ struct GroupRules {
 // Blocking: until then. Throws: SpawnError, io when a rank cannot be started; those started before
 // it are ended.
 GroupResult run_local_ranks(ProcessSet& processes,
-                            const std::vector<RankSpec>& specs,
+                            const RankSpecs& specs,
                             const std::vector<int>& inherit_fds,
                             const GroupRules& rules);
 

@@ -15,7 +15,7 @@
 namespace muster {
 
 // A cause that is given is the same for all of these ranks: which kill was whose is not known.
-void OomKills::explain(std::vector<RankExit>& exits) const {
+void OomKills::explain(RankExits& exits) const {
   const auto killed = [](const RankExit& exit) {
     return exit.signal == SIGKILL && exit.sent_signal == 0;
   };

@@ -6,7 +6,6 @@
 #include <functional>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "muster/launch/rank_exit.h"
 
@@ -21,7 +20,7 @@ class OomKills {
   }
 
   // If the kernel has killed as many processes as these that were killed, their causes say so.
-  void explain(std::vector<RankExit>& exits) const;
+  void explain(RankExits& exits) const;
 
   // The kills until now explain no later end.
   void forget() { before_ = count_(); }

@@ -51,4 +51,6 @@ struct RankExit {
   int shell_code() const { return signal != 0 ? 128 + signal : exit_code; }
 };
 
+using RankExits = std::vector<RankExit>;
+
 }  // namespace muster

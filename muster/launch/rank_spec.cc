@@ -238,15 +238,15 @@ std::string line_prefix(const LaunchOptions& options,
 
 }  // namespace
 
-std::vector<RankSpec> make_rank_specs(const Plan& plan,
-                                      const LaunchOptions& options,
-                                      const JobFacts& job,
-                                      int attempt) {
+RankSpecs make_rank_specs(const Plan& plan,
+                          const LaunchOptions& options,
+                          const JobFacts& job,
+                          int attempt) {
   const RankRange here =
       plan.simulated ? RankRange{0, plan.ranks.size()} : ranks_on_host(plan, job.host_index);
   const int num_ranks = world_size(plan);
   const std::vector<RankProgram> programs = rank_programs(options, job, num_ranks);
-  std::vector<RankSpec> specs;
+  RankSpecs specs;
   for (size_t i = here.first; i < here.first + here.count; ++i) {
     const RankPlan& rank = plan.ranks[i];
     const RankProgram& program = programs.at(rank.rank);

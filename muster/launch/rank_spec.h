@@ -61,12 +61,14 @@ struct RankSpec {
   std::vector<int> cpus{};  // to keep it on; empty: not bound
 };
 
+using RankSpecs = std::vector<RankSpec>;
+
 // One spec per rank of host job.host_index, in rank order; of every host when the plan is
 // simulated. Throws: invalid_argument for a bad --redirects or --tee.
-std::vector<RankSpec> make_rank_specs(const Plan& plan,
-                                      const LaunchOptions& options,
-                                      const JobFacts& job,
-                                      int attempt);
+RankSpecs make_rank_specs(const Plan& plan,
+                          const LaunchOptions& options,
+                          const JobFacts& job,
+                          int attempt);
 
 // Sets or erases the variables by which the driver's libraries choose GPUs.
 void show_devices(const Plan& plan, const RankPlan& rank, Environment& variables);

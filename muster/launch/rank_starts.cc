@@ -133,7 +133,7 @@ void add_lines(RankExit& exit, Strings lines) {
 
 // The folder of an attempt lies in that of a run's logs, which lies in the run's folder or in
 // --log-dir's.
-void RankStarts::make_log_folder(const std::vector<RankSpec>& specs) {
+void RankStarts::make_log_folder(const RankSpecs& specs) {
   if (specs.empty())
     return;
   const auto folder = std::filesystem::path(specs[0].error_file).parent_path();

@@ -26,7 +26,7 @@ class RankStarts {
   // To be called before these ranks start: makes the folder of their logs, and removes what an
   // earlier run's ranks have reported there, as a run may go on in the same folder. Throws: as
   // make_folder_below.
-  void make_log_folder(const std::vector<RankSpec>& specs);
+  void make_log_folder(const RankSpecs& specs);
 
   // Rank 0 gets the launcher's standard input. Throws: SpawnError, io.
   void start(int slot, const RankSpec& spec);

@@ -78,7 +78,7 @@ void RejoinWatch::end(int slot) {
   ::kill(pid, SIGKILL);
 }
 
-void RejoinWatch::explain(std::vector<RankExit>& exits) const {
+void RejoinWatch::explain(RankExits& exits) const {
   for (RankExit& exit : exits) {
     if (exit.signal != SIGKILL || !ended_.contains(exit.pid))
       continue;

@@ -7,12 +7,12 @@
 #include <map>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_starts.h"
+#include "muster/supervise/descendants.h"
 #include "muster/supervise/process_set.h"
 
 namespace muster {
@@ -44,7 +44,7 @@ class RejoinWatch : NoCopy {
   bool on_exit(int slot);
 
   // The SIGKILLs that came from here say so.
-  void explain(std::vector<RankExit>& exits) const;
+  void explain(RankExits& exits) const;
 
  private:
   struct Awaited {
@@ -62,7 +62,7 @@ class RejoinWatch : NoCopy {
   const RejoinLimits limits_;
   RejoinQuestions ask_;
   std::map<int, Awaited> awaited_;  // by slot
-  std::set<pid_t> ended_;
+  Pids ended_;
   EventLoop::Handle timer_ = 0;
 };
 

@@ -65,7 +65,7 @@ Replacing replacing_over(std::shared_ptr<Store> store,
 
 // A rank that ended because it had lost another had the time to come to the next generation. That
 // it did not means that its program cannot.
-std::string obstacle_of_exits(const std::vector<RankExit>& failed) {
+std::string obstacle_of_exits(const RankExits& failed) {
   const RankExit* const unable = element_where(failed, lost_a_peer);
   if (unable == nullptr)
     return "";
@@ -83,7 +83,7 @@ std::string obstacle_to_replacing(const RankFailures& failures) {
   return obstacle_of_exits(failures.failed);
 }
 
-std::string failures_in_words(const std::vector<RankExit>& failed) {
+std::string failures_in_words(const RankExits& failed) {
   const auto in_words = [](const RankExit& exit) {
     return cat("rank ", exit.rank, ": ", cause_and_error(exit));
   };
@@ -91,10 +91,7 @@ std::string failures_in_words(const std::vector<RankExit>& failed) {
 }
 
 // `used` of `budget` counts the restarts of all ranks too.
-std::string describe_replacing(const std::vector<RankExit>& failed,
-                               milliseconds pause,
-                               int used,
-                               int budget) {
+std::string describe_replacing(const RankExits& failed, milliseconds pause, int used, int budget) {
   return cat(failures_in_words(failed),
              word_for(failed.size(), "; a replacement is", "; replacements are"),
              " started",
@@ -126,7 +123,7 @@ InPlaceRestarts::InPlaceRestarts(const Plan& plan,
   };
 }
 
-void InPlaceRestarts::explain(std::vector<RankExit>& exits) {
+void InPlaceRestarts::explain(RankExits& exits) {
   put_replaced_first(exits, std::exchange(replaced_, {}));
 }
 
@@ -142,7 +139,7 @@ bool InPlaceRestarts::replace(const RankFailures& failures) {
   }
   // The others keep their devices, and the ranks' devices go together: a bad one takes a restart of
   // all.
-  const auto bad = gpus_ == nullptr ? std::vector<BadGpu>() : gpus_->look(plan_, 0);
+  const auto bad = gpus_ == nullptr ? BadGpus() : gpus_->look(plan_, 0);
   if (!bad.empty()) {
     log(LogLevel::warn, "not replaced in place: ", describe(bad));
     return false;

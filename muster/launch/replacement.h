@@ -9,7 +9,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
@@ -27,7 +26,7 @@ class Store;
 
 // Ranks that failed together, the cause first, and what is left on this host.
 struct RankFailures {
-  std::vector<RankExit> failed;
+  RankExits failed;
   std::set<int> left = {};       // the ranks that go on
   bool some_have_ended = false;  // well, and so are not there for a new generation
 };
@@ -36,7 +35,7 @@ struct RankFailures {
 struct NextGeneration {
   int number = 0;
   // Those of all of this host's ranks, in the order in which they were started.
-  std::vector<RankSpec> specs = {};
+  RankSpecs specs = {};
   milliseconds pause{0};  // before processes are started; the others are told at once
   std::string why = {};
 };
@@ -69,17 +68,14 @@ Replacing replacing_over(std::shared_ptr<Store> store,
 // Says why these cannot be replaced while the others go on; "" if they can.
 std::string obstacle_to_replacing(const RankFailures& failures);
 // Says why ranks that ended so cannot be replaced, whoever is left; "" if they can.
-std::string obstacle_of_exits(const std::vector<RankExit>& failed);
+std::string obstacle_of_exits(const RankExits& failed);
 
 // Returns "rank 1: killed by SIGKILL, rank 2: …".
-std::string failures_in_words(const std::vector<RankExit>& failed);
+std::string failures_in_words(const RankExits& failed);
 
 // Returns "rank 2: killed by SIGKILL (…); a replacement is started, the others keep their processes
 // (1 of 3 restarts)".
-std::string describe_replacing(const std::vector<RankExit>& failed,
-                               milliseconds pause,
-                               int used,
-                               int budget);
+std::string describe_replacing(const RankExits& failed, milliseconds pause, int used, int budget);
 
 // One host's: one budget with the restarts of all ranks. `attempt` is the newest generation's
 // number.
@@ -97,7 +93,7 @@ class InPlaceRestarts : NoCopy {
   Replacing& rules() { return rules_; }
 
   // All ranks have ended so: the failures for which the last replacements were started may be why.
-  void explain(std::vector<RankExit>& exits);
+  void explain(RankExits& exits);
 
  private:
   bool replace(const RankFailures& failures);
@@ -108,8 +104,8 @@ class InPlaceRestarts : NoCopy {
   Restarts& restarts_;
   RunRecorder& record_;
   int& attempt_;
-  const GpuWatch* gpus_;            // nullptr: they are not looked at
-  std::vector<RankExit> replaced_;  // last
+  const GpuWatch* gpus_;  // nullptr: they are not looked at
+  RankExits replaced_;    // last
   Replacing rules_;
 };
 

@@ -19,8 +19,8 @@ struct AttemptRecord {
   bool in_place = false;
   double began = 0;  // Units, of all times here: seconds since 1970
   std::optional<double> ended = {};
-  std::vector<RankExit> exits = {};  // in order of death; of the first failure with its stack
-  std::string fault = {};            // why all were killed where no rank is the cause; empty: no
+  RankExits exits = {};    // in order of death; of the first failure with its stack
+  std::string fault = {};  // why all were killed where no rank is the cause; empty: no
 };
 
 // One start of `muster run`, or of a program that starts itself.

@@ -99,7 +99,7 @@ void RunRecorder::begin_attempt(int attempt, bool in_place) {
   write();
 }
 
-void RunRecorder::end_attempt(const std::vector<RankExit>& exits, const std::string& fault) {
+void RunRecorder::end_attempt(const RankExits& exits, const std::string& fault) {
   if (launch().attempts.empty())
     return;
   AttemptRecord& attempt = launch().attempts.back();
@@ -182,7 +182,7 @@ void RunRecorder::write() {
   }
 }
 
-const char* outcome_of(int exit_code, const std::vector<RankExit>& exits) {
+const char* outcome_of(int exit_code, const RankExits& exits) {
   if (exit_code == 0)
     return "done";
   if (exit_code == kStoppedExitCode && have_stopped(exits))

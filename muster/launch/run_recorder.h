@@ -4,7 +4,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/no_copy.h"
 #include "muster/launch/launch.h"
@@ -33,7 +32,7 @@ class RunRecorder : NoCopy {
 
   // `in_place`: only the ranks that failed before are started.
   void begin_attempt(int attempt, bool in_place = false);
-  void end_attempt(const std::vector<RankExit>& exits, const std::string& fault);
+  void end_attempt(const RankExits& exits, const std::string& fault);
 
   // Why an attempt was ended on this host, where none of its own ranks is the cause.
   void explain(int attempt, const std::string& why);
@@ -62,6 +61,6 @@ class RunRecorder : NoCopy {
 
 // How a job with this exit code has ended: "done", "failed", "stopped" or "time limit". `exits` are
 // those of its last attempt.
-const char* outcome_of(int exit_code, const std::vector<RankExit>& exits);
+const char* outcome_of(int exit_code, const RankExits& exits);
 
 }  // namespace muster

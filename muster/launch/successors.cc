@@ -153,7 +153,7 @@ void Successors::start() {
 
 // The causes are those that were found when the processes ended: later the kernel's counts have
 // begun anew.
-void Successors::explain(std::vector<RankExit>& exits) const {
+void Successors::explain(RankExits& exits) const {
   rejoin_.explain(exits);
   for (RankExit& exit : exits) {
     const auto known = causes_.find(exit.pid);

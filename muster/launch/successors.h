@@ -12,11 +12,12 @@
 #include "muster/launch/rank_starts.h"
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 
 struct SuccessorCallbacks {
-  std::function<void(std::vector<RankExit>&)> explain = {};  // completes what is known of ends
+  std::function<void(RankExits&)> explain = {};  // completes what is known of ends
   std::function<void()> on_generation = {};  // one begins; the ends before it have been explained
   std::function<void(int slot)> on_start = {};  // the slot has a process again
 };
@@ -46,7 +47,7 @@ class Successors : NoCopy {
   std::set<int> prepare_for_stop();
 
   bool have_followed(const ChildExit& exit) const { return followed_.contains(exit.pid); }
-  void explain(std::vector<RankExit>& exits) const;
+  void explain(RankExits& exits) const;
 
  private:
   bool may_go_on() const;
@@ -64,11 +65,11 @@ class Successors : NoCopy {
   std::set<int> running_;  // slots
   bool some_have_ended_ = false;
   bool asked_ = false;                   // about failures for which there is no answer yet
-  std::set<pid_t> ended_;                // since the last generation
-  std::set<pid_t> replaced_;             // of the generation before
-  std::set<pid_t> followed_;             // of all before
+  Pids ended_;                           // since the last generation
+  Pids replaced_;                        // of the generation before
+  Pids followed_;                        // of all before
   std::map<pid_t, std::string> causes_;  // of the ends that were to be made good
-  std::vector<RankSpec> specs_;          // of the generation
+  RankSpecs specs_;                      // of the generation
   std::set<int> to_start_;               // slots, after the pause
   std::set<int> started_;                // slots, in this generation
   EventLoop::Handle pause_ = 0;

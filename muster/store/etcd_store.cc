@@ -15,7 +15,6 @@
 #include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
@@ -345,9 +344,9 @@ int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
 }
 
 // One transaction asks for as many keys as etcd takes in one.
-std::vector<std::optional<std::string>> EtcdStore::values(const Strings& keys) {
+StoreValues EtcdStore::values(const Strings& keys) {
   check_limits("values", keys);
-  std::vector<std::optional<std::string>> values;
+  StoreValues values;
   for (size_t first = 0; first < keys.size(); first += kMostInTransaction) {
     const size_t end = std::min(first + kMostInTransaction, keys.size());
     Json gets = Json::array();

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"
@@ -41,7 +40,7 @@ class EtcdStore final : public Store {
                           const std::string& expected,
                           const std::string& desired) override;
   bool check(const Strings& keys) override;
-  std::vector<std::optional<std::string>> values(const Strings& keys) override;
+  StoreValues values(const Strings& keys) override;
   void wait(const Strings& keys, milliseconds timeout) override;
   int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;

@@ -31,8 +31,8 @@ int64_t Store::append(const std::string& log, const std::string& entry) {
 }
 
 // Each key is asked for alone. One that is removed after it was found counts as absent.
-std::vector<std::optional<std::string>> Store::values(const Strings& keys) {
-  std::vector<std::optional<std::string>> values;
+StoreValues Store::values(const Strings& keys) {
+  StoreValues values;
   for (const std::string& key : keys) {
     values.emplace_back();
     if (!check({key}))

@@ -28,6 +28,9 @@ class StoreGone : public Error {
 inline constexpr size_t kMaxKeyBytes = size_t{8} << 10;
 inline constexpr size_t kMaxValueBytes = size_t{64} << 20;
 
+// Of several keys: what each has; nothing where there is no such key.
+using StoreValues = std::vector<std::optional<std::string>>;
+
 // The keys of a log (Store::append): of its n-th entry, and of about how many it has.
 std::string log_entry_key(const std::string& log, int64_t number);
 std::string log_size_key(const std::string& log);
@@ -56,7 +59,7 @@ class Store {
   virtual bool check(const Strings& keys) = 0;
 
   // What each of `keys` has now; nothing where there is no such key. Not one moment for all.
-  virtual std::vector<std::optional<std::string>> values(const Strings& keys);
+  virtual StoreValues values(const Strings& keys);
 
   // Blocking: until all of `keys` exist. Throws: timeout naming the first missing ones.
   virtual void wait(const Strings& keys, milliseconds timeout) = 0;

@@ -59,8 +59,8 @@ Table::Comparison Table::compare(const std::string& key,
   return {false, value == nullptr ? expected : *value};
 }
 
-std::vector<std::optional<std::string>> Table::values(const Strings& keys) const {
-  std::vector<std::optional<std::string>> values;
+StoreValues Table::values(const Strings& keys) const {
+  StoreValues values;
   for (const std::string& key : keys) {
     const std::string* const value = find(key);
     values.push_back(value == nullptr ? std::nullopt : std::optional(*value));

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/store/store.h"
 
 namespace muster {
 
@@ -33,7 +33,7 @@ class Table {
   const std::string* find(const std::string& key) const;
   int64_t size() const { return std::ssize(values_); }
   // What each of `keys` has; nothing where it is absent.
-  std::vector<std::optional<std::string>> values(const Strings& keys) const;
+  StoreValues values(const Strings& keys) const;
 
   // The counter's next value, not yet stored. Throws: invalid_argument.
   int64_t sum(const std::string& key, int64_t amount) const;

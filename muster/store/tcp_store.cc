@@ -15,7 +15,6 @@
 #include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
@@ -344,7 +343,7 @@ bool TcpStore::check(const Strings& keys) {
   return round_trip({.operation = Operation::check, .keys = keys}).number != 0;
 }
 
-std::vector<std::optional<std::string>> TcpStore::values(const Strings& keys) {
+StoreValues TcpStore::values(const Strings& keys) {
   check_limits("values", keys);
   const StoreReply reply = round_trip({.operation = Operation::values, .keys = keys});
   return decode_values(reply.text, keys.size());

@@ -52,7 +52,7 @@ class TcpStore final : public Store {
                           const std::string& desired) override;
   bool check(const Strings& keys) override;
   // Throws: invalid_argument where all together are larger than one value may be.
-  std::vector<std::optional<std::string>> values(const Strings& keys) override;
+  StoreValues values(const Strings& keys) override;
   void wait(const Strings& keys, milliseconds timeout) override;
   int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;

@@ -149,7 +149,7 @@ StoreReply decode_reply(std::string_view bytes) {
 }
 
 // A byte before each value says whether there is one.
-std::string encode_values(const std::vector<std::optional<std::string>>& values) {
+std::string encode_values(const StoreValues& values) {
   std::string bytes;
   for (const auto& value : values) {
     put_number(bytes, value ? 1 : 0, 1);
@@ -159,9 +159,9 @@ std::string encode_values(const std::vector<std::optional<std::string>>& values)
   return bytes;
 }
 
-std::vector<std::optional<std::string>> decode_values(std::string_view bytes, size_t count) {
+StoreValues decode_values(std::string_view bytes, size_t count) {
   Reader reader(bytes);
-  std::vector<std::optional<std::string>> values(count);
+  StoreValues values(count);
   for (auto& value : values) {
     const uint64_t is_there = reader.number(1);
     if (is_there > 1)

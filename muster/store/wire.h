@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/store/store.h"
 
 namespace muster {
 
@@ -56,9 +56,9 @@ StoreRequest decode_request(std::string_view bytes);
 StoreReply decode_reply(std::string_view bytes);
 
 // The values of several keys are one text. nullopt: the store has no such key.
-std::string encode_values(const std::vector<std::optional<std::string>>& values);
+std::string encode_values(const StoreValues& values);
 
 // Throws: io when the bytes are not `count` values.
-std::vector<std::optional<std::string>> decode_values(std::string_view bytes, size_t count);
+StoreValues decode_values(std::string_view bytes, size_t count);
 
 }  // namespace muster

@@ -27,8 +27,7 @@ ChildExit exit_of(const Child& child, int id, int sent_signal) {
   return exit;
 }
 
-std::set<pid_t> without_ended(std::set<pid_t> children,
-                              const std::function<void(pid_t pid, int status)>& on_end) {
+Pids without_ended(Pids children, const std::function<void(pid_t pid, int status)>& on_end) {
   std::erase_if(children, [&](pid_t pid) {
     int status = 0;
     const bool has_ended = ::waitpid(pid, &status, WNOHANG) == pid;

@@ -4,11 +4,11 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <set>
 #include <string>
 
 #include "muster/base/clock.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 
@@ -30,8 +30,7 @@ struct ChildExit {
 ChildExit exit_of(const Child& child, int id, int sent_signal);
 
 // Waits for those of this process's children that have ended, and returns the others.
-std::set<pid_t> without_ended(std::set<pid_t> children,
-                              const std::function<void(pid_t pid, int status)>& on_end = {});
+Pids without_ended(Pids children, const std::function<void(pid_t pid, int status)>& on_end = {});
 
 // "process 17 (python3, state S)", for one that does not end.
 std::string describe_process(pid_t pid);

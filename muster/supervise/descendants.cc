@@ -48,13 +48,13 @@ std::optional<FileId> id_of(const struct stat& info) {
 
 }  // namespace
 
-std::set<pid_t> pids_in(std::string_view text) {
+Pids pids_in(std::string_view text) {
   return numbers_in<pid_t>(text, ' ');
 }
 
 // A process that starts children in several threads has a list for each of them.
-std::set<pid_t> own_children() {
-  std::set<pid_t> children;
+Pids own_children() {
+  Pids children;
   bool has_lists = false;
   for (const int thread : numbers_in_folder("/proc/self/task")) {
     const auto list = try_read_file(cat("/proc/self/task/", thread, "/children"));

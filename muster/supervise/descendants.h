@@ -15,12 +15,14 @@
 
 namespace muster {
 
+using Pids = std::set<pid_t>;
+
 // The process ids in a text of /proc, which has blanks between them.
-std::set<pid_t> pids_in(std::string_view text);
+Pids pids_in(std::string_view text);
 
 // The children of this process: those that it started and, when it is a subreaper, orphans that
 // came to it.
-std::set<pid_t> own_children();
+Pids own_children();
 
 // The users that this process's descendants run as, and may have opened what they have open as:
 // real, effective, saved and of files.

@@ -31,7 +31,7 @@ ChildList::ChildList()
     : file_(
           ::open(cat("/proc/self/task/", ::gettid(), "/children").c_str(), O_RDONLY | O_CLOEXEC)) {}
 
-std::set<pid_t> ChildList::read() const {
+Pids ChildList::read() const {
   if (!file_.valid() || ::getpid() != ::gettid())
     return own_children();
   std::string text;
@@ -56,7 +56,7 @@ void LeftoverSweep::note_asked(pid_t pid) {
     asked_.emplace(pid, describe_(pid));
 }
 
-void LeftoverSweep::ask(const std::set<pid_t>& left) {
+void LeftoverSweep::ask(const Pids& left) {
   for (const pid_t pid : left) {
     if (asked_.contains(pid))
       continue;
@@ -72,7 +72,7 @@ void LeftoverSweep::note_end(pid_t pid, int status) {
 }
 
 // SIGKILL is sent each time, as it may have come while the process was in the kernel.
-void LeftoverSweep::kill(const std::set<pid_t>& left) {
+void LeftoverSweep::kill(const Pids& left) {
   for (const pid_t pid : left) {
     if (killed_.insert(pid).second)
       descriptions_.push_back(describe_(pid));

@@ -7,12 +7,12 @@
 
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 
@@ -27,7 +27,7 @@ inline constexpr milliseconds kAskLeftovers{2'000};
 class ChildList {
  public:
   ChildList();
-  std::set<pid_t> read() const;
+  Pids read() const;
 
  private:
   Fd file_;  // invalid where the kernel has no such list
@@ -42,8 +42,8 @@ class LeftoverSweep {
   explicit LeftoverSweep(std::function<std::string(pid_t)> describe);
 
   // SIGTERM to each process that has not had one; a second could cut its saving short.
-  void ask(const std::set<pid_t>& left);
-  void kill(const std::set<pid_t>& left);
+  void ask(const Pids& left);
+  void kill(const Pids& left);
 
   // The process is asked at once, by another way.
   void note_asked(pid_t pid);
@@ -59,7 +59,7 @@ class LeftoverSweep {
  private:
   std::function<std::string(pid_t)> describe_;
   std::map<pid_t, std::string> asked_;  // descriptions; empty: its end is known
-  std::set<pid_t> killed_;
+  Pids killed_;
   Strings descriptions_;
   Strings ended_;
 };

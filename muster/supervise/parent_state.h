@@ -7,10 +7,10 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include <set>
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 
@@ -23,7 +23,7 @@ class ParentState : NoCopy {
   const rlimit& old_open_files() const { return old_open_files_; }
 
   // Children of this process that were there before, and others that are not the guard's affair.
-  const std::set<pid_t>& foreign() const { return foreign_; }
+  const Pids& foreign() const { return foreign_; }
   void add_foreign(pid_t pid) { foreign_.insert(pid); }
 
  private:
@@ -32,7 +32,7 @@ class ParentState : NoCopy {
   struct sigaction old_pipe_action_ = {};
   struct sigaction old_size_action_ = {};
   bool was_subreaper_ = false;
-  std::set<pid_t> foreign_;
+  Pids foreign_;
 };
 
 // What a guard of children catches: the signals that stop it and those that it passes on. SIGHUP is

@@ -142,8 +142,8 @@ void ProcessPool::pass_on(int signal) {
     ::raise(SIGSTOP);
 }
 
-std::set<pid_t> ProcessPool::running() const {
-  std::set<pid_t> pids;
+Pids ProcessPool::running() const {
+  Pids pids;
   for (const auto& [id, member] : members_) {
     if (!member->has_ended)
       pids.insert(member->child.pid);
@@ -154,7 +154,7 @@ std::set<pid_t> ProcessPool::running() const {
 // The terminal's job control reaches only us: the children have process groups of their own. What
 // starts later is not asked.
 void ProcessPool::signal_children(int signal) {
-  const std::set<pid_t> pids = running();
+  const Pids pids = running();
   if (pids.empty())
     return;
   if (is_request(signal)) {
@@ -225,8 +225,8 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<TimePoint> until) {
 
 // The children that are neither members nor foreign: members have started them and left them
 // behind. Those that have ended are reaped, and it is noted how they ended.
-std::set<pid_t> ProcessPool::left_behind() {
-  std::set<pid_t> left = children_.read();
+Pids ProcessPool::left_behind() {
+  Pids left = children_.read();
   for (const pid_t pid : parent_->foreign())
     left.erase(pid);
   for (const auto& [id, member] : members_)
@@ -272,7 +272,7 @@ std::set<const ProcessPool::Member*> ProcessPool::suspects_of(pid_t pid) const {
   return with_its_files.empty() ? older : with_its_files;
 }
 
-ProcessPool::Suspects ProcessPool::suspects_of(const std::set<pid_t>& left) const {
+ProcessPool::Suspects ProcessPool::suspects_of(const Pids& left) const {
   Suspects suspects;
   for (const pid_t pid : left) {
     if (!given_up_.contains(pid))
@@ -286,7 +286,7 @@ std::vector<PoolExit> ProcessPool::settle(TimePoint now) {
   std::vector<PoolExit> exits;
   if (ended_.empty())
     return exits;
-  const std::set<pid_t> left = left_behind();
+  const Pids left = left_behind();
   std::erase_if(given_up_, [](pid_t pid) { return process_start_ticks(pid) == 0; });
   const Suspects suspects = suspects_of(left);
   std::vector<int> still;
@@ -349,7 +349,7 @@ bool ProcessPool::sweep(Member& member, const Suspects& left, TimePoint now) {
 }
 
 // Survivors are told of once, and no member waits for them any more.
-void ProcessPool::give_up(Member& member, const std::set<pid_t>& pids) {
+void ProcessPool::give_up(Member& member, const Pids& pids) {
   for (const pid_t pid : pids) {
     member.end.survivors.push_back(describe_process(pid));
     member.end.alive.push_back(process_id_of(pid));
@@ -373,8 +373,8 @@ void ProcessPool::forget(int id) {
 }
 
 // Returns the members that are not dead yet.
-std::set<pid_t> ProcessPool::kill_members() {
-  std::set<pid_t> alive;
+Pids ProcessPool::kill_members() {
+  Pids alive;
   for (const auto& [id, member] : members_) {
     const pid_t pid = member->child.pid;
     loop_.cancel(member->watch);
@@ -390,7 +390,7 @@ void ProcessPool::kill_everything() {
   const auto give_up_at = Clock::now() + options_.kill_wait;
   for (;;) {
     // A dead member's children come to us, so leftovers are looked for after the members.
-    std::set<pid_t> left = kill_members();
+    Pids left = kill_members();
     left.merge(left_behind());
     if (left.empty())
       break;

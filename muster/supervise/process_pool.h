@@ -119,28 +119,28 @@ class ProcessPool {
 
   void take_signals();
   void pass_on(int signal);
-  std::set<pid_t> running() const;
+  Pids running() const;
   void on_death(Member& member);
   void note_ended(Member& member);
   void insist(TimePoint now);
   void note_unkillable(Member& member, TimePoint now);
   std::vector<PoolExit> settle(TimePoint now);
-  std::set<pid_t> left_behind();
+  Pids left_behind();
   // For each process that was left behind: the members of which one has started it.
   using Suspects = std::map<pid_t, std::set<const Member*>>;
   // The processes that were left behind, as one member sees them.
   struct Leftovers {
-    std::set<pid_t> own;
-    std::set<pid_t> unclear;  // another member that still runs may have started them
+    Pids own;
+    Pids unclear;  // another member that still runs may have started them
   };
-  Suspects suspects_of(const std::set<pid_t>& left) const;
+  Suspects suspects_of(const Pids& left) const;
   std::set<const Member*> suspects_of(pid_t pid) const;
   const Member* member_shown_by(pid_t pid) const;
   static Leftovers leftovers_of(const Member& member, const Suspects& left);
   bool sweep(Member& member, const Suspects& left, TimePoint now);
-  void give_up(Member& member, const std::set<pid_t>& pids);
+  void give_up(Member& member, const Pids& pids);
   void forget(int id);
-  std::set<pid_t> kill_members();
+  Pids kill_members();
   void kill_everything();
 
   ProcessPoolOptions options_;
@@ -152,9 +152,9 @@ class ProcessPool {
   std::unique_ptr<Sentinel> sentinel_;
   ChildList children_;
   std::unordered_map<int, std::unique_ptr<Member>> members_;
-  std::set<int> ending_;      // asked to end and not dead yet
-  std::vector<int> ended_;    // dead, in order; perhaps with leftovers
-  std::set<pid_t> given_up_;  // survivors, which have been told
+  std::set<int> ending_;    // asked to end and not dead yet
+  std::vector<int> ended_;  // dead, in order; perhaps with leftovers
+  Pids given_up_;           // survivors, which have been told
 };
 
 }  // namespace muster

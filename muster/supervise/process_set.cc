@@ -243,7 +243,7 @@ void ProcessSet::tell_requests() {
     return member->child.pid;
   };
   const bool is_time = is_waiting_ && !is_ending();
-  requests_.tell(is_time ? mapped_to<std::set<pid_t>>(running(), pid_of) : std::set<pid_t>());
+  requests_.tell(is_time ? mapped_to<Pids>(running(), pid_of) : Pids());
 }
 
 void ProcessSet::signal_groups(int signal) const {
@@ -462,8 +462,8 @@ WaitResult ProcessSet::finish() {
 
 // The children that are neither members nor were there before: members have started them and left
 // them behind.
-std::set<pid_t> ProcessSet::left_behind() const {
-  std::set<pid_t> pids = own_children();
+Pids ProcessSet::left_behind() const {
+  Pids pids = own_children();
   for (const pid_t pid : parent_->foreign())
     pids.erase(pid);
   for (const auto& member : members_)
@@ -486,7 +486,7 @@ std::string ProcessSet::describe(pid_t pid) const {
 }
 
 // A process in a member's group is asked by a signal to the group, only once.
-void ProcessSet::ask(LeftoverSweep& leftovers, const std::set<pid_t>& left, bool groups_too) const {
+void ProcessSet::ask(LeftoverSweep& leftovers, const Pids& left, bool groups_too) const {
   for (const pid_t pid : left) {
     if (group_of(pid))
       leftovers.note_asked(pid);
@@ -508,7 +508,7 @@ void ProcessSet::sweep() {
   bool groups_asked = false;
   LeftoverSweep leftovers([this](pid_t pid) { return describe(pid); });
   for (;;) {
-    const std::set<pid_t> left = without_ended(
+    const Pids left = without_ended(
         left_behind(), [&](pid_t pid, int status) { leftovers.note_end(pid, status); });
     const bool has_running = !running().empty();
     if (left.empty() && !has_running)
@@ -537,7 +537,7 @@ void ProcessSet::sweep() {
 }
 
 // Members that still run count too.
-Strings ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {
+Strings ProcessSet::describe_all(const Pids& leftovers) const {
   auto survivors = mapped(
       running(), [](const Member* const member) { return describe_process(member->child.pid); });
   for (const pid_t pid : leftovers)

@@ -22,6 +22,7 @@
 #include "muster/supervise/cause.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
+#include "muster/supervise/descendants.h"
 #include "muster/supervise/event_loop.h"
 #include "muster/supervise/leftovers.h"
 #include "muster/supervise/parent_state.h"
@@ -184,11 +185,11 @@ class ProcessSet : NoCopy {
   bool goes_on() const;
   WaitResult finish();
   void sweep();
-  void ask(LeftoverSweep& leftovers, const std::set<pid_t>& left, bool groups_too) const;
+  void ask(LeftoverSweep& leftovers, const Pids& left, bool groups_too) const;
   std::string describe(pid_t pid) const;
   std::optional<int> group_of(pid_t pid) const;
-  std::set<pid_t> left_behind() const;
-  Strings describe_all(const std::set<pid_t>& leftovers) const;
+  Pids left_behind() const;
+  Strings describe_all(const Pids& leftovers) const;
 
   ProcessSetOptions options_;
   EventLoop loop_;

@@ -23,13 +23,13 @@ void Requests::add(int signal) {
   look_every_ = kFirstLook;
 }
 
-void Requests::tell(const std::set<pid_t>& pids) {
+void Requests::tell(const Pids& pids) {
   next_look_ = Clock::now() + look_every_;
   look_every_ = std::min(2 * look_every_, kLookAtLeastEvery);
   for (auto& [signal, left] : left_) {
     if (!left && pids.empty())
       continue;
-    const std::set<pid_t> before = left.value_or(pids);
+    const Pids before = left.value_or(pids);
     left.emplace();
     for (const pid_t pid : pids) {
       if (!before.contains(pid))

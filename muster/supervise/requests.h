@@ -8,10 +8,10 @@
 
 #include <map>
 #include <optional>
-#include <set>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 
@@ -25,7 +25,7 @@ class Requests {
   void add(int signal);
   // Sends each request to those of `pids` that catch it by now. None that was not there when it was
   // told of first gets it.
-  void tell(const std::set<pid_t>& pids);
+  void tell(const Pids& pids);
   // Says that processes are still to get the signal, if any are.
   void say_if_kept(int signal) const;
 
@@ -36,7 +36,7 @@ class Requests {
 
  private:
   // By signal: those that have not got it yet. Nothing: those that tell() is called with next.
-  std::map<int, std::optional<std::set<pid_t>>> left_;
+  std::map<int, std::optional<Pids>> left_;
   TimePoint next_look_ = {};
   milliseconds look_every_{0};
 };
