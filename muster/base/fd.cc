@@ -3,7 +3,6 @@
 #include "muster/base/fd.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/poll_one.h"
 #include "muster/base/random_bytes.h"
 #include "muster/base/strings.h"
 
@@ -63,11 +63,6 @@ std::string shown_target(int fd, const std::string& path) {
   return unknown ? cat("to descriptor ", fd) : cat("'", printable(target.string()), "'");
 }
 
-void wait_for_room(int fd) {
-  pollfd room = {.fd = fd, .events = POLLOUT, .revents = 0};
-  ::poll(&room, 1, -1);
-}
-
 }  // namespace
 
 void Fd::reset(int fd) {
@@ -96,7 +91,7 @@ void write_all(int fd, const std::string& bytes, const std::string& path) {
     } else if (errno == EPIPE && is_output) {
       throw ReaderGone();
     } else if (errno == EAGAIN) {
-      wait_for_room(fd);  // others have made the pipe non-blocking
+      poll_one(fd, POLLOUT, -1);  // others have made the pipe non-blocking
     } else if (errno != EINTR) {
       const int why = errno;
       fail_errno(cat("cannot write ", shown_target(fd, path)), why);

@@ -4,7 +4,6 @@
 #include "muster/base/patient_write.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <cstdio>
 
 #include "muster/base/clock.h"
+#include "muster/base/poll_one.h"
 
 namespace muster {
 
@@ -52,8 +52,7 @@ long NonBlockingWriter::write(std::string_view bytes) const {
     case Mode::polled:
       break;
   }
-  pollfd poll = {.fd = fd_, .events = POLLOUT, .revents = 0};
-  if (::poll(&poll, 1, 0) <= 0) {
+  if (poll_one(fd_, POLLOUT, 0) <= 0) {
     errno = EAGAIN;
     return -1;
   }
@@ -74,8 +73,7 @@ bool write_within(int fd, std::string_view bytes, milliseconds limit) noexcept {
     const bool may_take_more = taken == 0 || errno == EAGAIN || errno == EINTR;
     if (!may_take_more || deadline.passed())
       return false;
-    pollfd room = {.fd = writer.fd(), .events = POLLOUT, .revents = 0};
-    ::poll(&room, 1, deadline.left_for_poll());
+    poll_one(writer.fd(), POLLOUT, deadline.left_for_poll());
   }
   return true;
 }

@@ -6,7 +6,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -28,6 +27,7 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
 #include "muster/base/log.h"
+#include "muster/base/poll_one.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
 #include "muster/launch/json_members.h"
@@ -246,10 +246,9 @@ bool wait_for_job(const Fd& launcher, milliseconds patience) {
   if (!launcher.valid())
     return true;
   const Deadline deadline(patience);
-  pollfd poll = {.fd = launcher.get(), .events = POLLIN, .revents = 0};
   int rc = 0;
   do {
-    rc = ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), INT32_MAX)));
+    rc = poll_one(launcher.get(), POLLIN, deadline.left_for_poll());
   } while (rc < 0 && errno == EINTR);
   return rc == 1;
 }

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -17,6 +16,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/poll_one.h"
 #include "muster/base/rank_env.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/launch/lease.h"
@@ -80,8 +80,7 @@ siginfo_t wait_for(const Child& child) {
 void end_when_stopped(const Child& child, const SharedStop& stop) {
   bool ended = false;
   for (;;) {
-    pollfd death{.fd = child.pidfd.get(), .events = POLLIN, .revents = 0};
-    const int ready = ::poll(&death, 1, ended ? -1 : kLookAtStopEveryMs);
+    const int ready = poll_one(child.pidfd.get(), POLLIN, ended ? -1 : kLookAtStopEveryMs);
     if (ready > 0)
       return;
     if (ready < 0 && errno != EINTR)

@@ -8,7 +8,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -24,6 +23,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/poll_one.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/store/store.h"
@@ -126,8 +126,7 @@ Fd make_socket(const SocketAddress& address) {
 // poll(2) until there is room, going on after signals: its result, or -1 with errno.
 int poll_for_room(int fd, const Deadline& deadline) {
   for (;;) {
-    pollfd waiting{fd, POLLOUT, 0};
-    const int ready = ::poll(&waiting, 1, deadline.left_for_poll());
+    const int ready = poll_one(fd, POLLOUT, deadline.left_for_poll());
     if (ready >= 0 || errno != EINTR)
       return ready;
   }

@@ -5,7 +5,6 @@
 #include "muster/store/tcp_server.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -29,6 +28,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/poll_one.h"
 #include "muster/base/strings.h"
 #include "muster/store/key_service.h"
 #include "muster/store/server_connection.h"
@@ -207,9 +207,8 @@ bool TcpServer::Loop::accept_one() {
     return true;
   }
   if (is_out_of_descriptors(errno)) {
-    pollfd waiting{listener_.get(), POLLIN, 0};  // accept says so even when nobody is there
-    if (::poll(&waiting, 1, 0) <= 0)
-      return false;
+    if (poll_one(listener_.get(), POLLIN, 0) <= 0)
+      return false;  // accept says so even when nobody is there
     if (strangers_.empty())
       return turn_away();
     drop_oldest_stranger();

@@ -4,14 +4,12 @@
 // ended meanwhile, by whatever signal.
 #include "muster/supervise/command_output.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <functional>
 #include <utility>
 
@@ -19,6 +17,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/poll_one.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/supervise/child.h"
@@ -30,7 +29,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list is longer
-constexpr int64_t kLookEveryMs = 100;           // for a signal that came to another thread
+constexpr int kLookEveryMs = 100;           // for a signal that came to another thread
 
 thread_local std::function<bool()> asked_elsewhere;
 
@@ -41,11 +40,8 @@ bool is_asked_to_stop() {
 // Blocking: until there is something to read, the deadline, or a stop signal. False: there is
 // nothing to read.
 bool wait_readable(int fd, const Deadline& deadline) {
-  struct pollfd poll = {.fd = fd, .events = POLLIN, .revents = 0};
   while (!is_asked_to_stop()) {
-    const int ready = ::poll(
-        &poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), kLookEveryMs)));
-    if (ready > 0)
+    if (poll_one(fd, POLLIN, std::min(deadline.left_for_poll(), kLookEveryMs)) > 0)
       return true;
     if (deadline.passed())
       return false;
