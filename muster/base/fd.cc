@@ -79,6 +79,13 @@ Pipe open_pipe(int flags) {
   return {.read_end = Fd(ends[0]), .write_end = Fd(ends[1])};
 }
 
+Fd open_path(const std::string& path, int flags, const char* failing, mode_t mode) {
+  Fd fd(::open(path.c_str(), flags | O_CLOEXEC, mode));
+  if (!fd.valid())
+    fail_errno(cat(failing, " '", path, "'"), errno);
+  return fd;
+}
+
 ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
 
 // An end of the reader is an error of its own only for what is printed.
@@ -112,10 +119,7 @@ void append_whole(int fd, const std::string& bytes, const std::string& path) {
 
 // A pipe or a device that never ends is cut at `most` bytes.
 std::string read_file(const std::string& path, size_t most) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid())
-    fail_errno(cat("cannot open '", path, "'"), errno);
-  return read_until(fd, path, most);
+  return read_until(open_path(path, O_RDONLY), path, most);
 }
 
 std::optional<std::string> try_read_file(const std::string& path, size_t most) {

@@ -1,6 +1,8 @@
 // An owned file descriptor, and the few whole-file operations that everybody needs.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -47,6 +49,12 @@ Pipe open_pipe(int flags = 0);
 struct ReaderGone : Error {
   ReaderGone();
 };
+
+// Opens the file, closed on exec. `failing` begins the error. Throws: io, "cannot open 'PATH': …".
+Fd open_path(const std::string& path,
+             int flags,
+             const char* failing = "cannot open",
+             mode_t mode = 0);
 
 // Writes all of `bytes`, whatever the number of calls it takes. Throws: ReaderGone of standard
 // output; io, naming the path; where none is told,

@@ -121,9 +121,7 @@ Fd make_folder_below(const std::string& top, const std::string& below) {
   fs::create_directories(top, error);
   if (error)
     fail_errno(cat("cannot create '", top, "'"), error.value());
-  Fd folder(::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid())
-    fail_errno(cat("cannot open '", top, "'"), errno);
+  Fd folder = open_path(top, O_RDONLY | O_DIRECTORY);
   std::string path = top;
   for (const std::string& name : split(below, '/')) {
     path += "/" + name;

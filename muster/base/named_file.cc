@@ -52,10 +52,7 @@ std::string behind_links(const std::string& path) {
 void write_named_file(const std::string& path, const std::string& bytes) {
   if (!is_written_in_place(path))
     return write_file(behind_links(path), bytes);
-  const Fd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY));
-  if (!fd.valid())
-    fail_errno(cat("cannot open '", path, "'"), errno);
-  write_all(fd.get(), bytes, path);
+  write_all(open_path(path, O_WRONLY | O_APPEND | O_NOCTTY).get(), bytes, path);
 }
 
 namespace {

@@ -136,9 +136,7 @@ Strings names_in(int folder) {
 
 // The note is written and locked under another name first, so that nobody sees it without its lock.
 Fd make_note(const std::string& aside, const std::string& path, const JobNote& note) {
-  Fd file(::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file.valid())
-    fail_errno(cat("cannot make '", aside, "'"), errno);
+  Fd file = open_path(aside, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, "cannot make", 0600);
   if (const int error = set_byte_lock(file.get(), F_WRLCK); error != 0)
     fail_errno(cat("cannot lock '", aside, "'"), error);
   write_all(file.get(), job_note_text(note), path);

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -54,10 +53,7 @@ Fd open_target(Output& output,
   }
   if (!target.file.empty())
     return create_log(folder, target.file);
-  Fd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  if (!nowhere.valid())
-    fail_errno("cannot open '/dev/null'", errno);
-  return nowhere;
+  return open_path("/dev/null", O_WRONLY);
 }
 
 // The end of a file that a rank wrote by itself.

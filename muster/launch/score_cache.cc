@@ -6,7 +6,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -135,9 +134,7 @@ void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
   std::error_code ignored;  // a folder that could not be made is an error of opening
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   const std::string lock_path = path + ".lock";
-  const Fd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock.valid())
-    fail_errno(cat("cannot create '", lock_path, "'"), errno);
+  const Fd lock = open_path(lock_path, O_RDWR | O_CREAT, "cannot create", 0600);
   lock_operation(lock.get(), lock_path, Deadline(kPatience));
   std::vector<MeasuredScore> scores = read_score_cache(path);
   std::erase_if(scores, [&](const MeasuredScore& old) { return is_same_device(old, score); });

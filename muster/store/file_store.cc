@@ -146,9 +146,7 @@ FileStore::~FileStore() {
 // The call never waits for the other end of a pipe, nor takes a terminal for this process.
 void FileStore::open_file() {
   const std::string& path = options_.path;
-  fd_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
-  if (!fd_.valid())
-    fail_errno(cat("file store: cannot open '", path, "'"), errno);
+  fd_ = open_path(path, O_RDWR | O_CREAT | O_NOCTTY | O_NONBLOCK, "file store: cannot open", 0600);
   struct stat info{};
   if (::fstat(fd_.get(), &info) != 0)
     fail_errno(cat("file store: cannot read '", path, "'"), errno);

@@ -140,9 +140,7 @@ bool is_for_a_group_by_root(const struct stat& info) {
 }  // namespace
 
 Fd open_private_file(const std::string& path) {
-  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!fd.valid())
-    fail_errno(cat("secret: cannot open '", path, "'"), errno);
+  Fd fd = open_path(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, "secret: cannot open");
   const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
   if (!S_ISREG(info.st_mode)) {
     throw failed_precondition("secret: expected '",

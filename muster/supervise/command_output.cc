@@ -29,7 +29,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list is longer
-constexpr int kLookEveryMs = 100;           // for a signal that came to another thread
+constexpr int kLookEveryMs = 100;               // for a signal that came to another thread
 
 thread_local std::function<bool()> asked_elsewhere;
 
