@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <functional>
 #include <string_view>
-#include <system_error>
 
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -49,6 +49,8 @@ uint64_t process_start_ticks(pid_t pid) {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 // `set`: the start of a line like "SigCgt:	0000000000010000", which has a bit for each signal.
 bool has_signal(const std::string& file, std::string_view set, int signal) {
   const std::string text = try_read_file(file).value_or("");
@@ -59,16 +61,6 @@ bool has_signal(const std::string& file, std::string_view set, int signal) {
   return (bits >> (signal - 1) & 1) != 0;
 }
 
-// The paths in a folder of /proc; none when the process is gone, or another user's.
-Strings paths_of(const std::string& folder) {
-  Strings paths;
-  std::error_code gone;
-  for (std::filesystem::directory_iterator it(folder, gone), end; !gone && it != end;
-       it.increment(gone))
-    paths.push_back(it->path().string());
-  return paths;
-}
-
 }  // namespace
 
 bool catches_signal(pid_t pid, int signal) {
@@ -77,19 +69,19 @@ bool catches_signal(pid_t pid, int signal) {
 
 // The kernel unblocks what a thread waits for while it waits.
 bool awaits_signal(pid_t pid, int signal) {
-  const auto blocks = [&](const std::string& thread) {
-    return has_signal(thread + "/status", "\nSigBlk:", signal);
+  const auto blocks = [&](const fs::path& thread) {
+    return has_signal(thread / "status", "\nSigBlk:", signal);
   };
-  const auto waits = [](const std::string& thread) {
-    return try_read_file(thread + "/wchan").value_or("").find("sigtimedwait") != std::string::npos;
+  const auto waits = [](const fs::path& thread) {
+    return try_read_file(thread / "wchan").value_or("").find("sigtimedwait") != std::string::npos;
   };
-  const Strings threads = paths_of(cat("/proc/", pid, "/task"));
+  const auto threads = paths_in(cat("/proc/", pid, "/task"));
   const auto others = std::ranges::count_if(threads, blocks);
   const auto unblocked = filtered(threads, std::not_fn(blocks));
   if (others > 0 && !unblocked.empty() && all_of(unblocked, waits))
     return true;
-  return any_of(paths_of(cat("/proc/", pid, "/fdinfo")),
-                [&](const std::string& fd) { return has_signal(fd, "\nsigmask:", signal); });
+  return any_of(paths_in(cat("/proc/", pid, "/fdinfo")),
+                [&](const fs::path& fd) { return has_signal(fd, "\nsigmask:", signal); });
 }
 
 }  // namespace muster

@@ -11,7 +11,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
-#include "muster/base/log.h"
 #include "muster/base/usage.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
@@ -203,9 +202,7 @@ std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOpti
   return plan_with_leases(folder,
                           [&](const BusyGpus&) { return plan; },
                           {.job = options.run_id, .program = options.argv.at(0)},
-                          {.host_index = host_index,
-                           .wait = options.wait,
-                           .on_wait = [](const std::string& line) { log(LogLevel::info, line); }})
+                          {.host_index = host_index, .wait = options.wait})
       .leases;
 }
 
@@ -239,13 +236,10 @@ LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& opti
       now = discover(options);
     return place_by(busy.empty() ? now : without_busy(now, busy), options, remembered);
   };
-  LeasedPlan leased = plan_with_leases(
-      folder,
-      make_plan,
-      {.job = options.run_id, .program = options.argv.at(0)},
-      {.replan = may_replan(options), .wait = options.wait, .on_wait = [](const std::string& line) {
-         log(LogLevel::info, line);
-       }});
+  LeasedPlan leased = plan_with_leases(folder,
+                                       make_plan,
+                                       {.job = options.run_id, .program = options.argv.at(0)},
+                                       {.replan = may_replan(options), .wait = options.wait});
   warn_of_other_users(now.hosts.at(0), leased.plan);
   return leased;
 }

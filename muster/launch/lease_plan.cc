@@ -177,7 +177,7 @@ LeasedPlan plan_with_leases(const LeaseFolder& folder,
       return std::move(*leased);
     if (!options.wait || deadline.passed())
       throw still_busy(round.busy(), round.planner_error(), options);
-    if (!told && options.on_wait)
+    if (!told)
       options.on_wait(cat("waiting for GPUs: ", busy_text(round.busy())));
     std::this_thread::sleep_for(std::min(options.poll, deadline.left()));
   }

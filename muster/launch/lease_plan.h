@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/log.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/plan.h"
 
@@ -39,7 +40,9 @@ struct LeasePlanOptions {
   std::optional<milliseconds> wait = {};  // nothing: do not wait
   milliseconds poll{200};                 // while waiting
   // Called once, with a line that says for what the job waits.
-  std::function<void(const std::string&)> on_wait = {};
+  std::function<void(const std::string&)> on_wait = [](const std::string& line) {
+    log(LogLevel::info, line);
+  };
   // The end of the error: a user's choices about GPUs that stay busy.
   std::string advice =
       "wait for them with --wait, give others with --gpus, or share them with --no-lease";

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "muster/base/contains.h"
-#include "muster/base/error.h"
-#include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/process_status.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/launch/lease_plan.h"
 
@@ -28,14 +28,6 @@ std::string user_name(uid_t uid) {
   return user == nullptr ? cat("user id ", uid) : cat("user ", user->pw_name);
 }
 
-std::string command_of(int pid) {
-  try {
-    return printable(trim(read_file(cat("/proc/", pid, "/comm"))));
-  } catch (const Error&) {
-    return "?";  // it has just ended
-  }
-}
-
 // The process in words; nothing for a process of this user. A process of another container has no
 // entry in /proc here.
 std::optional<std::string> describe_other(const GpuProcess& process) {
@@ -46,7 +38,8 @@ std::optional<std::string> describe_other(const GpuProcess& process) {
   } else if (info.st_uid == ::geteuid()) {
     return std::nullopt;
   } else {
-    who = cat(command_of(process.pid), ", ", user_name(info.st_uid));
+    const std::string command = printable(process_status(process.pid).command);
+    who = cat(text_or(command, "?"), ", ", user_name(info.st_uid));  // "?": it has just ended
   }
   if (process.used_memory_bytes > 0)
     who += cat(", ", format_bytes(process.used_memory_bytes));

@@ -9,10 +9,11 @@
 #include <utility>
 
 #include "muster/base/contains.h"
-#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/process_status.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 
 namespace muster {
 
@@ -58,30 +59,18 @@ bool has_socket(int pid, uint64_t inode) {
   });
 }
 
-std::string process_in_words(int pid) {
-  try {
-    const std::string name = read_file(cat("/proc/", pid, "/comm"));
-    return cat("process ", pid, " (", printable(trim(name)), ")");
-  } catch (const Error&) {
-    return cat("process ", pid);
-  }
-}
-
 }  // namespace
 
 // Nothing where neither table can be read.
 std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
   std::optional<std::vector<TcpEntry>> entries;
   for (const bool is_ipv6 : {false, true}) {
-    std::string text;
-    try {
-      text = read_file(root + (is_ipv6 ? "/proc/net/tcp6" : "/proc/net/tcp"));
-    } catch (const Error&) {
+    const auto text = try_read_file(root + (is_ipv6 ? "/proc/net/tcp6" : "/proc/net/tcp"));
+    if (!text)
       continue;  // no IPv6, or a hidden /proc
-    }
     if (!entries)
       entries.emplace();
-    for (const std::string& line : split(text, '\n')) {
+    for (const std::string& line : split(*text, '\n')) {
       if (auto entry = entry_of(line, is_ipv6))
         entries->push_back(*entry);
     }
@@ -93,7 +82,7 @@ std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
 std::string process_with_socket(uint64_t inode) {
   for (const int pid : numbers_in_folder("/proc")) {
     if (has_socket(pid, inode))
-      return process_in_words(pid);
+      return cat("process ", pid, framed(" (", printable(process_status(pid).command), ")"));
   }
   return "";
 }

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "muster/base/env.h"
-#include "muster/base/log.h"
 #include "muster/base/rank_env.h"
 #include "muster/launch/given_gpus.h"
 #include "muster/launch/job_setup.h"
@@ -90,7 +89,6 @@ TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOp
   const LeasePlanOptions rules{
       .replan = true,
       .wait = options.wait,
-      .on_wait = [](const std::string& line) { log(LogLevel::info, line); },
       .advice =
           "wait for them with TaskSetOptions::wait, name other devices, or share them without "
           "leases "
