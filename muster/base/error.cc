@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/shortage.h"
 #include "muster/base/strings.h"
@@ -51,31 +52,18 @@ std::string Error::where() const {
 }
 
 bool is_shortage(int errno_value) {
-  switch (errno_value) {
-    case EAGAIN:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-      return true;
-    default:
-      return false;
-  }
+  return is_one_of(errno_value, EAGAIN, EMFILE, ENFILE, ENOMEM);
 }
 
 namespace {
 
 // What a user can do about it; empty for an error that says enough.
 const char* advice_on(int errno_value) {
-  switch (errno_value) {
-    case EMFILE:
-      return "; raise the limit of descriptors (ulimit -n)";
-    case EFBIG:
-      return "; raise the limit of file sizes (ulimit -f)";
-    case ENFILE:
-      return "; the system has no more descriptors (sysctl fs.file-max)";
-    default:
-      return "";
-  }
+  constexpr std::pair<int, const char*> kAdvice[] = {
+      {EMFILE, "; raise the limit of descriptors (ulimit -n)"},
+      {EFBIG, "; raise the limit of file sizes (ulimit -f)"},
+      {ENFILE, "; the system has no more descriptors (sysctl fs.file-max)"}};
+  return lookup(kAdvice, errno_value, "");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/signal_set.h"
 
 namespace muster {
 
@@ -29,12 +30,7 @@ class NoSigpipe : NoCopy {
 
  private:
   static const sigset_t& pipe_signal() {
-    static const sigset_t set = [] {
-      sigset_t made;
-      sigemptyset(&made);
-      sigaddset(&made, SIGPIPE);
-      return made;
-    }();
+    static const sigset_t set = signal_set({SIGPIPE});
     return set;
   }
 

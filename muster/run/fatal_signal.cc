@@ -17,35 +17,32 @@
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "muster/base/absent_memory.h"
+#include "muster/base/lookup.h"
+#include "muster/base/signal_set.h"
 #include "muster/run/stack_text.h"
 
 namespace muster {
 
 namespace {
 
-constexpr std::array kFatal = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+// Their names, too: sigabbrev_np() is not declared safe in a handler.
+constexpr std::pair<int, const char*> kFatal[] = {{SIGSEGV, "SIGSEGV"},
+                                                  {SIGBUS, "SIGBUS"},
+                                                  {SIGFPE, "SIGFPE"},
+                                                  {SIGILL, "SIGILL"},
+                                                  {SIGABRT, "SIGABRT"}};
 constexpr size_t kSignalStack = size_t{128} << 10;
 
 std::array<char, 64> g_name = {};
 std::atomic<pid_t> g_reporter = 0;  // the thread that reports; 0: none yet
 std::atomic<int> g_signal = 0;      // the signal that it reports
 
-// sigabbrev_np() is not declared safe in a handler.
-const char* short_name(int signal) {
-  switch (signal) {
-    case SIGSEGV:
-      return "SIGSEGV";
-    case SIGBUS:
-      return "SIGBUS";
-    case SIGFPE:
-      return "SIGFPE";
-    case SIGILL:
-      return "SIGILL";
-    default:
-      return "SIGABRT";
-  }
+void unblock(int signal) {
+  const sigset_t only = signal_set({signal});
+  ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
 }
 
 // The write_all() of fd.h throws, which a handler must not.
@@ -201,10 +198,7 @@ void say_absent_memory(int signal, const siginfo_t& info) {
 
 // The handler of SIGALRM: ends the process by the signal that is being reported.
 void end_by_signal(int) {
-  sigset_t signal;
-  ::sigemptyset(&signal);
-  ::sigaddset(&signal, g_signal);
-  ::pthread_sigmask(SIG_UNBLOCK, &signal, nullptr);
+  unblock(g_signal);
   ::syscall(SYS_tgkill, ::getpid(), ::gettid(), g_signal.load());
 }
 
@@ -215,10 +209,7 @@ void end_soon() {
   struct sigaction action = {};
   action.sa_handler = end_by_signal;
   ::sigaction(SIGALRM, &action, nullptr);
-  sigset_t alarm;
-  ::sigemptyset(&alarm);
-  ::sigaddset(&alarm, SIGALRM);
-  ::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
+  unblock(SIGALRM);
   ::alarm(kSeconds);
 }
 
@@ -231,8 +222,9 @@ void on_fatal_signal(int signal, siginfo_t* info, void* context) {
   if (g_reporter.compare_exchange_strong(nobody, self)) {
     g_signal = signal;
     end_soon();
-    begin_error(short_name(signal));
-    say_head(short_name(signal));
+    const char* const name = lookup(kFatal, signal, "a signal");
+    begin_error(name);
+    say_head(name);
     say_absent_memory(signal, *info);
     say_stack(context);
     end_error();
@@ -275,7 +267,7 @@ void show_fatal_signals(const std::string& name) {
   std::copy(begin.begin(), begin.end(), g_name.begin());
   Stack::here();  // the first loads the unwinder, which a handler must not
   give_signal_stack();
-  for (const int signal : kFatal) {
+  for (const auto& [signal, name_of_it] : kFatal) {
     struct sigaction action = {};
     if (::sigaction(signal, nullptr, &action) != 0)
       continue;

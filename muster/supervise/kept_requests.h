@@ -7,13 +7,14 @@
 #include <signal.h>
 #include <time.h>
 
+#include "muster/base/no_copy.h"
+#include "muster/base/signal_set.h"
+
 namespace muster {
 
-class KeptRequests {
+class KeptRequests : NoCopy {
  public:
   KeptRequests() { ::pthread_sigmask(SIG_BLOCK, &both(), &before_); }
-  KeptRequests(const KeptRequests&) = delete;
-  KeptRequests& operator=(const KeptRequests&) = delete;
   // Those that nobody has taken are for processes that have ended.
   ~KeptRequests() {
     const timespec at_once = {};
@@ -24,13 +25,7 @@ class KeptRequests {
 
  private:
   static const sigset_t& both() {
-    static const sigset_t signals = [] {
-      sigset_t set;
-      ::sigemptyset(&set);
-      ::sigaddset(&set, SIGUSR1);
-      ::sigaddset(&set, SIGUSR2);
-      return set;
-    }();
+    static const sigset_t signals = signal_set({SIGUSR1, SIGUSR2});
     return signals;
   }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
@@ -59,11 +60,9 @@ struct PoolExit {
   std::vector<ProcessId> alive = {};  // the survivors and the unclear ones
 };
 
-class ProcessPool {
+class ProcessPool : NoCopy {
  public:
   explicit ProcessPool(ProcessPoolOptions options = {});
-  ProcessPool(const ProcessPool&) = delete;
-  ProcessPool& operator=(const ProcessPool&) = delete;
   ~ProcessPool();  // kills whatever is left
 
   // The event loop, for others that wait beside the processes.
