@@ -37,7 +37,7 @@ class ByteReader {
   size_t take_number(char end) {
     const size_t digits = rest_.find(end);
     const auto number = parse_int(rest_.substr(0, digits));
-    if (digits == std::string_view::npos || !number || *number < 0)
+    if (digits == npos || !number || *number < 0)
       fail("a number", cat("'", printable(std::string(rest_.substr(0, 20))), "'"));
     rest_.remove_prefix(digits + 1);
     return *number;

@@ -59,10 +59,10 @@ struct GroupLine {
 
 std::optional<GroupLine> parse_group_line(const std::string& line) {
   const size_t first = line.find(':');
-  if (first == std::string::npos)
+  if (first == npos)
     return std::nullopt;
   const size_t second = line.find(':', first + 1);
-  if (second == std::string::npos)
+  if (second == npos)
     return std::nullopt;
   GroupLine parsed{.controllers = line.substr(first + 1, second - first - 1),
                    .path = line.substr(second + 1)};

@@ -71,7 +71,7 @@ Strings read_lock_note(const Fd& file) {
 // A machine that went down may leave zeros in place of a note. Throws: failed_precondition for a
 // file that another program has written.
 void check_is_ours(const std::string& text, const std::string& path) {
-  const bool is_blank = text.find_first_not_of('\0') == std::string::npos;
+  const bool is_blank = text.find_first_not_of('\0') == npos;
   if (is_blank || is_lock_note(text))
     return;
   throw failed_precondition(

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 // "key 'at' not found" of "[json.exception.out_of_range.403] key 'at' not found"; "a JSON array for
@@ -11,7 +13,7 @@ namespace muster {
 // as it was.
 inline std::string json_words(std::string_view what) {
   const size_t end = what.find("] ");
-  if (what.starts_with("[json.exception.") && end != std::string_view::npos)
+  if (what.starts_with("[json.exception.") && end != npos)
     what.remove_prefix(end + 2);
   for (const std::string_view start : {"cannot use at() with ", "cannot use value() with "}) {
     if (what.starts_with(start) && !what.ends_with(" object"))

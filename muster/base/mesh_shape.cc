@@ -30,7 +30,7 @@ constexpr int kTheRest = -1;
 bool is_word(std::string_view name) {
   constexpr const char* kLetters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
-  return !name.empty() && name.find_first_not_of(kLetters) == std::string_view::npos;
+  return !name.empty() && name.find_first_not_of(kLetters) == npos;
 }
 
 // `taken` are the names of the axes before.

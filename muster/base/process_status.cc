@@ -31,7 +31,7 @@ ProcessStatus process_status(pid_t pid) {
   // The text is "123 (name, which may hold anything) S 1 …".
   const size_t open = text.find('(');
   const size_t close = text.rfind(')');
-  if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size())
+  if (open == npos || close == npos || close + 2 >= text.size())
     return status;
   status.command = text.substr(open + 1, close - open - 1);
   status.state = text[close + 2];
@@ -55,7 +55,7 @@ namespace fs = std::filesystem;
 bool has_signal(const std::string& file, std::string_view set, int signal) {
   const std::string text = try_read_file(file).value_or("");
   const size_t at = text.find(set);
-  if (at == std::string::npos)
+  if (at == npos)
     return false;
   const uint64_t bits = std::strtoull(text.c_str() + at + set.size(), nullptr, 16);
   return (bits >> (signal - 1) & 1) != 0;
@@ -73,7 +73,7 @@ bool awaits_signal(pid_t pid, int signal) {
     return has_signal(thread / "status", "\nSigBlk:", signal);
   };
   const auto waits = [](const fs::path& thread) {
-    return try_read_file(thread / "wchan").value_or("").find("sigtimedwait") != std::string::npos;
+    return has_text(try_read_file(thread / "wchan").value_or(""), "sigtimedwait");
   };
   const auto threads = paths_in(cat("/proc/", pid, "/task"));
   const auto others = std::ranges::count_if(threads, blocks);

@@ -13,6 +13,7 @@
 #include "muster/base/env.h"
 #include "muster/base/env_count.h"
 #include "muster/base/rank_env_table.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -243,7 +244,7 @@ Environment own_environment() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equals = text.find('=');
-    if (equals == std::string_view::npos || equals == 0)
+    if (equals == npos || equals == 0)
       continue;
     variables.emplace(text.substr(0, equals), text.substr(equals + 1));
   }

@@ -115,7 +115,7 @@ bool is_ipv6_address(const std::string& text) {
 
 std::string with_brackets(const std::string& text) {
   const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || !is_ipv6_address(text.substr(0, colon)))
+  if (colon == npos || !is_ipv6_address(text.substr(0, colon)))
     return "";
   return cat("[", text.substr(0, colon), "]", text.substr(colon));
 }

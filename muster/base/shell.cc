@@ -53,9 +53,8 @@ std::string shell_command(const Strings& words) {
   Strings quoted;
   for (const std::string& word : words) {
     // A first word with '=' would set a variable.
-    const bool is_assignment = quoted.empty() && word.find('=') != std::string::npos;
-    const bool has_plain_letters =
-        !word.empty() && word.find_first_not_of(kPlain) == std::string::npos;
+    const bool is_assignment = quoted.empty() && has_text(word, '=');
+    const bool has_plain_letters = !word.empty() && word.find_first_not_of(kPlain) == npos;
     const bool is_plain = has_plain_letters && !is_assignment;
     quoted.push_back(is_plain ? word : shell_quoted(word));
   }

@@ -15,6 +15,15 @@ namespace muster {
 
 using Strings = std::vector<std::string>;
 
+// What a search of a text returns that has found nothing.
+inline constexpr size_t npos = std::string::npos;
+
+// As std::string::contains() of C++23: whether the text has this part, or this character.
+template <class Part>
+bool has_text(std::string_view text, const Part& part) {
+  return text.find(part) != npos;
+}
+
 namespace detail {
 inline void append(std::string& out, std::string_view text) {
   out += text;
@@ -53,8 +62,8 @@ inline Strings split(std::string_view text, char separator) {
   Strings pieces;
   for (size_t from = 0;;) {
     const size_t to = text.find(separator, from);
-    pieces.emplace_back(text.substr(from, to == std::string_view::npos ? to : to - from));
-    if (to == std::string_view::npos)
+    pieces.emplace_back(text.substr(from, to == npos ? to : to - from));
+    if (to == npos)
       return pieces;
     from = to + 1;
   }
@@ -98,7 +107,7 @@ inline std::string_view without_byte_order_mark(std::string_view text) {
 inline std::string_view trim(std::string_view text) {
   const char* const blanks = " \t\r\n";
   const size_t from = text.find_first_not_of(blanks);
-  if (from == std::string_view::npos)
+  if (from == npos)
     return {};
   return text.substr(from, text.find_last_not_of(blanks) - from + 1);
 }
@@ -122,7 +131,7 @@ inline std::string printable(std::string_view text, std::string_view kept = {}) 
     const unsigned char next = i + 1 < out.size() ? out[i + 1] : '\0';
     const bool is_control = c < 0x20 || c == 0x7f;
     const bool is_unicode_control = c == 0xc2 && next >= 0x80 && next < 0xa0;
-    if (is_control && kept.find(out[i]) == std::string_view::npos)
+    if (is_control && !has_text(kept, out[i]))
       out[i] = '?';
     if (is_unicode_control)
       out[i] = out[i + 1] = '?';

@@ -27,7 +27,7 @@ bool is_way_to_function(const std::string& function) {
                                     "std::_Function_handler<",
                                     "std::thread::_Invoker<",
                                     "std::thread::_State_impl<"};
-  return any_of(kParts, [&](const char* part) { return function.find(part) != std::string::npos; });
+  return any_of(kParts, [&](const char* part) { return has_text(function, part); });
 }
 
 Strings addr2line(const std::string& file, const std::string& offsets) {

@@ -61,7 +61,7 @@ class TomlScanner {
     constexpr std::string_view kSigns = "=,[]{}";
     if (c == '#')
       in_ = In::comment;
-    else if (kSigns.find(c) != std::string_view::npos)
+    else if (has_text(kSigns, c))
       dots_ = 0;
     else if (c == '.' && ++dots_ > kMaxKeyDots)
       fail("plain keys", "one of many dots");

@@ -83,11 +83,11 @@ void HostWatch::read_some() {
 // Takes one whole answer from what has been read. False: there is none yet.
 bool HostWatch::take_answer() {
   const size_t end = read_.find(kEnd);
-  if (end == std::string::npos)
+  if (end == npos)
     return false;
   const size_t code_begin = end + kEnd.size();
   const size_t line_end = read_.find('\n', code_begin);
-  if (line_end == std::string::npos)
+  if (line_end == npos)
     return false;
   const std::string answer = read_.substr(0, end);
   const std::string code = read_.substr(code_begin, line_end - code_begin);

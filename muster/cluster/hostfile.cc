@@ -74,7 +74,7 @@ void check_name(const std::string& name, const Refuse& refuse) {
 // "[fe80::1]" or "[fe80::1]:4".
 HostSpec parse_bracketed(std::string_view text, const Refuse& refuse) {
   const size_t close = text.find(']');
-  if (close == std::string_view::npos)
+  if (close == npos)
     refuse(text);
   HostSpec host{.name = std::string(text.substr(1, close - 1))};
   const std::string_view rest = text.substr(close + 1);

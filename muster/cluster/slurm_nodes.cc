@@ -49,8 +49,7 @@ void check_number_of_nodes(size_t number, const std::string& whole) {
 
 // Whether it has digits only, and few enough for an int.
 bool is_number(const std::string& text) {
-  return !text.empty() && text.size() <= kMaxDigits &&
-         text.find_first_not_of("0123456789") == std::string::npos;
+  return !text.empty() && text.size() <= kMaxDigits && text.find_first_not_of("0123456789") == npos;
 }
 
 // The numbers of "1-3" or "07", each with as many digits as the first has.
@@ -87,7 +86,7 @@ Strings take_parts(std::string& rest, const std::string& whole) {
     return {text};
   }
   const size_t close = rest.find(']');
-  if (close == std::string::npos)
+  if (close == npos)
     refuse_node_list(whole);
   const std::string ranges = rest.substr(1, close - 1);
   rest.erase(0, close + 1);

@@ -58,7 +58,7 @@ class SwitchFile {
 
   void add(const std::string& line) {
     const Strings words = words_of(line);
-    if (words.front().find('=') != std::string::npos)
+    if (has_text(words.front(), '='))
       return add_slurm(words, line);
     if (words.size() != 2)
       fail("a host and its switches, as in 'a1 spine/leaf1'", line);
@@ -90,7 +90,7 @@ class SwitchFile {
     std::map<std::string, std::string> values;
     for (const std::string& word : words) {
       const size_t equals = word.find('=');
-      if (equals == std::string::npos || equals + 1 == word.size())
+      if (equals == npos || equals + 1 == word.size())
         fail("KEY=VALUE, as in SwitchName=leaf1 Nodes=a[1-4]", line);
       values[lower_case(word.substr(0, equals))] = word.substr(equals + 1);
     }

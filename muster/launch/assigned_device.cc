@@ -62,7 +62,7 @@ AssignedDevice on_gpu(const RankEnv& env, const Inventory& machine, const Usable
 
 // A mask that is set but empty hides everything.
 bool names_one_device(const std::optional<std::string>& mask) {
-  return mask && !mask->empty() && mask->find(',') == std::string::npos;
+  return mask && !mask->empty() && !has_text(*mask, ',');
 }
 
 // Whether the launcher gave this rank a mask of its own, with one device: srun --gpus-per-task=1,

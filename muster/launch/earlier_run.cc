@@ -59,15 +59,15 @@ std::string beginning_of(const fs::path& path) {
 }
 
 bool begins_with(const fs::path& path, const std::string& schema) {
-  return beginning_of(path).find(cat("\"", schema, "/")) != std::string::npos;
+  return has_text(beginning_of(path), cat("\"", schema, "/"));
 }
 
 // A lock without a note is a launcher's whose disk was full, or whose machine went down.
 bool has_sign_of_run(const fs::path& folder) {
   const std::string note = beginning_of(folder / kFolderLock);
   std::error_code is_none;
-  const bool is_blank = fs::is_regular_file(folder / kFolderLock, is_none) &&
-                        note.find_first_not_of('\0') == std::string::npos;
+  const bool is_blank =
+      fs::is_regular_file(folder / kFolderLock, is_none) && note.find_first_not_of('\0') == npos;
   return is_blank || is_lock_note(note) || begins_with(folder / "run.json", "muster.run");
 }
 

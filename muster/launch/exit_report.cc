@@ -114,9 +114,8 @@ std::string consequences(const RankExits& exits, const RankExit* first, const Ra
 // Python's stack ends with the innermost calls; one of C++, muster's or LibTorch's, begins with
 // them, and so does that of Python's faulthandler.
 bool begins_with_innermost(const std::string& stack) {
-  return trim(stack).starts_with("#") || stack.find("\n  #0 ") != std::string::npos ||
-         stack.find("frame #0: ") != std::string::npos ||
-         stack.find("(most recent call first)") != std::string::npos;
+  return trim(stack).starts_with("#") || has_text(stack, "\n  #0 ") ||
+         has_text(stack, "frame #0: ") || has_text(stack, "(most recent call first)");
 }
 
 // The innermost calls of a stack, wherever they stand in it.
@@ -133,8 +132,7 @@ Strings lines_beside_error(const RankExit& exit) {
   if (exit.message.empty())
     return lines;
   const std::string error = first_line_of(exit.message);
-  std::erase_if(lines,
-                [&](const std::string& line) { return line.find(error) != std::string::npos; });
+  std::erase_if(lines, [&](const std::string& line) { return has_text(line, error); });
   return lines;
 }
 
@@ -151,7 +149,7 @@ std::string last_words(const RankExit& exit, const Strings& lines) {
 // What a message says after its first line; empty: no more.
 std::string more_of(const std::string& message) {
   const size_t end = message.find('\n');
-  if (end == std::string::npos)
+  if (end == npos)
     return "";
   return indented(last(split(message.substr(end + 1), '\n'), kMaxStackLines));
 }

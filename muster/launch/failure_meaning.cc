@@ -88,17 +88,16 @@ constexpr Meaning kMeanings[] = {
 
 // Both texts may stand anywhere in the line.
 bool has_words(const std::string& text, const Meaning& meaning) {
-  return text.find(meaning.said) != std::string::npos &&
-         text.find(meaning.beside) != std::string::npos;
+  return has_text(text, meaning.said) && has_text(text, meaning.beside);
 }
 
 // The last line of a stack that Python prints: "ValueError: bad batch".
 bool is_python_error(std::string_view line) {
-  const size_t rank_end = line.starts_with("[rank") ? line.find("]: ") : std::string_view::npos;
-  if (rank_end != std::string_view::npos)
+  const size_t rank_end = line.starts_with("[rank") ? line.find("]: ") : npos;
+  if (rank_end != npos)
     line.remove_prefix(rank_end + 3);
   const std::string_view type = line.substr(0, line.find(':'));
-  const bool is_name = type.find_first_of(" /\"'") == std::string_view::npos;
+  const bool is_name = type.find_first_of(" /\"'") == npos;
   return is_name && (type.ends_with("Error") || type.ends_with("Exception"));
 }
 
@@ -132,7 +131,7 @@ const Meaning* meaning_in(const RankExit& exit) {
 int port_in(const std::string& text) {
   for (const std::string_view mark : {"port: ", "port=", "]:", "0.0.0.0:", "', "}) {
     const size_t at = text.find(mark);
-    if (at == std::string::npos)
+    if (at == npos)
       continue;
     const std::string_view rest = std::string_view(text).substr(at + mark.size());
     const auto port = parse_int(rest.substr(0, rest.find_first_not_of("0123456789")));
@@ -145,7 +144,7 @@ int port_in(const std::string& text) {
 // The port of the error that an address is in use; 0: the error names none.
 int port_in_use(const RankExit& exit) {
   const auto is_of_it = [](const std::string& text) {
-    return lower_case(text).find("address already in use") != std::string::npos;
+    return has_text(lower_case(text), "address already in use");
   };
   if (is_of_it(exit.message))
     return port_in(exit.message);
@@ -156,7 +155,7 @@ int port_in_use(const RankExit& exit) {
 // Whether PyTorch's store failed to listen. It sets SO_REUSEADDR, as few programs do.
 bool is_of_pytorch(const RankExit& exit) {
   const auto is_its = [](const std::string& text) {
-    return text.find("The server socket has failed to") != std::string::npos;
+    return has_text(text, "The server socket has failed to");
   };
   return is_its(exit.message) || any_of(exit.last_lines, is_its);
 }
@@ -165,7 +164,7 @@ bool is_of_pytorch(const RankExit& exit) {
 // each does so, and all of them meet at one port.
 bool spawns_itself(const RankExit& exit) {
   return any_of(exit.last_lines, [](const std::string& line) {
-    return line.find("torch/multiprocessing/spawn.py") != std::string::npos;
+    return has_text(line, "torch/multiprocessing/spawn.py");
   });
 }
 

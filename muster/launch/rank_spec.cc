@@ -106,7 +106,7 @@ void check_extra_env(const Environment& extra, const Environment& variables) {
     const bool is_as_asked = found != variables.end() && found->second == value;
     if (is_as_asked && !ours)
       continue;
-    const bool chooses_gpus = name.find("VISIBLE_DEVICES") != std::string::npos;
+    const bool chooses_gpus = has_text(name, "VISIBLE_DEVICES");
     throw invalid_argument("--env: expected no variable that muster sets for each rank, got '",
                            printable(name),
                            "'; leave it out",
@@ -307,7 +307,7 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
       throw bad(piece);
     return static_cast<int>(*value);
   };
-  if (text.find(':') == std::string::npos)
+  if (!has_text(text, ':'))
     return bits(text);
   int result = 0;
   std::set<int64_t> named;

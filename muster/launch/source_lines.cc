@@ -36,14 +36,14 @@ struct Frame {
 // A stack is a rank's words, and parts of it go to addr2line's command line.
 bool is_offset(std::string_view text) {
   return text.size() > 2 && text.size() <= 18 && text.starts_with("0x") &&
-         text.find_first_not_of("0123456789abcdef", 2) == std::string_view::npos;
+         text.find_first_not_of("0123456789abcdef", 2) == npos;
 }
 
 // "  #3 /opt/libfoo.so(+0x1a2b) _Zfoo"; nothing for a line that is no frame.
 std::optional<Frame> parse_frame(const std::string& text) {
   const size_t open = text.find("(+0x");
   const size_t close = text.find(')', open);  // none where nothing is open
-  if (!trim(text).starts_with('#') || close == std::string::npos)
+  if (!trim(text).starts_with('#') || close == npos)
     return std::nullopt;
   const size_t hash = text.find('#');
   const size_t blank = text.find(' ', hash);
@@ -96,7 +96,7 @@ bool has_changed_since(const std::string& module, std::chrono::system_clock::tim
 std::string shorter(std::string function) {
   constexpr std::string_view kString =
       "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
-  for (size_t at = 0; (at = function.find(kString, at)) != std::string::npos;)
+  for (size_t at = 0; (at = function.find(kString, at)) != npos;)
     function.replace(at, kString.size(), "std::string");
   return function;
 }
@@ -207,7 +207,7 @@ Strings with_musters_calls_folded(const Strings& lines) {
   Strings text;
   int folded = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].find(kOwnFile) != std::string::npos) {
+    if (has_text(lines[i], kOwnFile)) {
       ++folded;
       i = last_line_of_call(lines, i);
       continue;
@@ -256,8 +256,7 @@ void take_python_fault(RankExit& exit, const Strings& lines) {
   const auto fault = std::ranges::find_if(
       lines, [&](const std::string& line) { return line.starts_with(kFault); });
   const auto thread = std::find_if(fault, lines.end(), [](const std::string& line) {
-    return line.starts_with("Current thread 0x") &&
-           line.find("(most recent call first)") != std::string::npos;
+    return line.starts_with("Current thread 0x") && has_text(line, "(most recent call first)");
   });
   if (thread == lines.end())
     return;

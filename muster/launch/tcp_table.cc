@@ -34,7 +34,7 @@ std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
     return std::nullopt;
   const std::string_view local = words[1];
   const size_t colon = local.rfind(':');
-  if (colon == std::string_view::npos)
+  if (colon == npos)
     return std::nullopt;
   const auto port = parse_hex(local.substr(colon + 1));
   const auto state = parse_hex(words[3]);

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/strings.h"
 #include "muster/trace/activity.h"
 
 namespace muster {
@@ -18,7 +19,7 @@ std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
     const size_t colon = line.find(": ");
-    if (line.starts_with(kKey) && colon != std::string::npos)
+    if (line.starts_with(kKey) && colon != npos)
       return line.substr(colon + 2);
   }
   return "CPU";

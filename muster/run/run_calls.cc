@@ -37,7 +37,7 @@ std::optional<std::vector<int>> codes_before_ours() {
   const std::string text = get_env(kRunCallsVariable).value_or("");
   const size_t colon = text.find(':');
   const auto parent = parse_int(text.substr(0, colon));
-  if (!parent || *parent != ::getppid() || colon == std::string::npos)
+  if (!parent || *parent != ::getppid() || colon == npos)
     return std::nullopt;
   std::vector<int> codes;
   if (colon + 1 == text.size())

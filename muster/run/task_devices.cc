@@ -150,7 +150,7 @@ std::vector<UsableGpu> TaskDevices::gpus_for(const detail::TaskEntry& task,
 
 TaskPlaces TaskDevices::without_gpu(const detail::TaskEntry& task, std::string problem) const {
   const std::string what_there_is = describe(host_, usable_);
-  if (problem.find(what_there_is) == std::string::npos)
+  if (!has_text(problem, what_there_is))
     problem += cat("; ", what_there_is);
   if (task.options.allow_cpu)
     return on_cpu(task, std::move(problem));

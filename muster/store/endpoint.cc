@@ -22,7 +22,7 @@ Endpoint parse_unix(std::string_view text) {
   endpoint.path = text.substr(kUnix.size());
   const size_t limit = sizeof(sockaddr_un::sun_path) - 1;
   const bool fits = !endpoint.path.empty() && endpoint.path.size() <= limit;
-  if (fits && endpoint.path.find('\0') == std::string::npos)
+  if (fits && !has_text(endpoint.path, '\0'))
     return endpoint;
   throw invalid_argument("store endpoint: expected a path of 1 to ",
                          limit,
@@ -34,7 +34,7 @@ Endpoint parse_unix(std::string_view text) {
 // "host:port" or "[ipv6]:port"; nothing for another text.
 std::optional<Endpoint> parse_host_and_port(std::string_view text) {
   const size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos)
+  if (colon == npos)
     return std::nullopt;
   std::string_view host = text.substr(0, colon);
   const bool is_bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
@@ -42,7 +42,7 @@ std::optional<Endpoint> parse_host_and_port(std::string_view text) {
     host = host.substr(1, host.size() - 2);
   // Without brackets nobody can tell an IPv6 address's last group from the port.
   const char* const refused = is_bracketed ? "[]/ " : "[]/ :";
-  if (host.empty() || host.find_first_of(refused) != std::string_view::npos)
+  if (host.empty() || host.find_first_of(refused) != npos)
     return std::nullopt;
   const auto port = parse_count(text.substr(colon + 1));
   if (!port || *port > UINT16_MAX)
@@ -75,7 +75,7 @@ std::string to_string(const Endpoint& endpoint) {
 }
 
 std::string host_and_port(const std::string& host, uint16_t port) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
+  const bool is_ipv6 = has_text(host, ':');
   return is_ipv6 ? cat("[", host, "]:", port) : cat(host, ":", port);
 }
 

@@ -180,7 +180,7 @@ void EtcdStore::begin_lease() {
   try {
     http_.post("/v3/lease/grant", Json{{"TTL", kLease.count()}, {"ID", cat(lease_)}}.dump());
   } catch (const Error& error) {
-    if (error.message().find("already exists") == std::string::npos)
+    if (!has_text(error.message(), "already exists"))
       throw;
   }
   keep_lease();

@@ -19,6 +19,7 @@
 #include "muster/base/log.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/runtime_folder.h"
+#include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/store/bytes.h"
 
@@ -147,7 +148,7 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path, milliseconds t
   const ssize_t size = ::read(open_private_file(path).get(), bytes.data, kMostBytes);
   const std::string_view text(bytes.data, std::max<ssize_t>(0, size));
   const size_t line = text.find('\n');
-  if (line == std::string_view::npos)
+  if (line == npos)
     throw invalid_argument("rendezvous: expected a secret and an address in '",
                            path,
                            "', got one line; see whether another program wrote it");

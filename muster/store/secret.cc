@@ -53,7 +53,7 @@ constexpr size_t kMaxText = 2 * Secret::kBytes + 8;
 // -1 for another character.
 int hex_digit(char c) {
   const size_t digit = kHexDigits.find(lower_case(c));
-  if (digit == std::string_view::npos)
+  if (digit == npos)
     return -1;
   return digit;
 }

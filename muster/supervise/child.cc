@@ -291,7 +291,7 @@ std::string expect_executable(const std::string& path) {
 std::string find_program(const std::string& name, const std::string& search_path) {
   if (name.empty())
     throw not_found(name, "expected a program, got an empty name");
-  if (name.find('/') != std::string::npos)
+  if (has_text(name, '/'))
     return expect_executable(name);
   std::string not_executable;
   for (const std::string& folder : split(search_path, ':')) {

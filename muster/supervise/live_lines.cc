@@ -55,7 +55,7 @@ std::string in_one_line(const std::string& text) {
       kept += text[at];
     ++at;
   }
-  return kept.find('\033') == std::string::npos ? kept : kept + kNoColour;
+  return has_text(kept, '\033') ? kept + kNoColour : kept;
 }
 
 struct LiveGroup {

@@ -160,7 +160,7 @@ class Output::Stream : NoCopy {
     partial_ += bytes;
     std::string shown;
     size_t from = 0;
-    for (size_t end = 0; (end = line_end(from)) != std::string::npos; from = end)
+    for (size_t end = 0; (end = line_end(from)) != npos; from = end)
       add_piece(shown, std::string_view(partial_).substr(from, end - from), true);
     partial_.erase(0, from);
     if (partial_.size() > kMaxLineBytes) {
@@ -195,11 +195,11 @@ class Output::Stream : NoCopy {
     const size_t newline = partial_.find('\n', from);
     const std::string_view line = std::string_view(partial_).substr(from, newline - from);
     const size_t carriage_return = line.find('\r');
-    if (carriage_return == std::string::npos)
-      return newline == std::string::npos ? newline : newline + 1;
+    if (carriage_return == npos)
+      return newline == npos ? newline : newline + 1;
     const size_t after = from + carriage_return + 1;
     if (after == partial_.size())
-      return std::string::npos;
+      return npos;
     return partial_[after] == '\n' ? after + 1 : after;
   }
 
