@@ -60,7 +60,7 @@ BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Co
   return with_results(start);
 }
 
-BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv) {
+BenchRun run_bench_program(int ranks, const Strings& argv) {
   LaunchOptions options{.argv = argv, .quiet = true};
   ::unsetenv("MUSTER_BACKEND");
   options.request.nproc_per_node = ranks;

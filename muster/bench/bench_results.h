@@ -4,8 +4,8 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/run/context.h"
 
 namespace muster {
@@ -23,7 +23,7 @@ BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Co
 
 // Runs another program's ranks, of which rank 0 writes into the file that MUSTER_BENCH_RESULTS
 // names.
-BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv);
+BenchRun run_bench_program(int ranks, const Strings& argv);
 
 // Hands rank 0's results over as a text. Rank 0 calls it once.
 void leave_results(const std::string& text);

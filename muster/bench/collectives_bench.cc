@@ -172,8 +172,8 @@ struct Contestant {
 };
 
 // The backends that these ranks can use, in the order of the table.
-std::vector<std::string> backends_here(Context& ctx) {
-  std::vector<std::string> all = {"gloo"};
+Strings backends_here(Context& ctx) {
+  Strings all = {"gloo"};
   if (ctx.local_world_size() < ctx.world_size()) {
     all.emplace_back("shm+gloo");
   } else {
@@ -344,9 +344,7 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
 }
 
 // Throws: invalid_argument for a flag's value that is none of those known.
-void check_is_known(const char* flag,
-                    const std::string& value,
-                    const std::vector<std::string>& known) {
+void check_is_known(const char* flag, const std::string& value, const Strings& known) {
   if (contains(known, value))
     return;
   throw invalid_argument(flag, ": expected ", join(known, ", "), ", got '", value, "'");

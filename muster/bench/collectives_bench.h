@@ -5,13 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 struct CollectivesBenchOptions {
   int ranks = 2;
   std::string op = "all_reduce";  // or reduce_scatter, all_gather, broadcast, all_to_all
   // gloo, shm, shm-in-place, nccl, mpi; empty: those that these ranks can use
-  std::vector<std::string> backends = {};
+  Strings backends = {};
   std::string dtype = "float32";
   int64_t min_bytes = 4;
   int64_t max_bytes = 64 << 20;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -124,7 +125,7 @@ std::string python_script() {
 
 // Throws: invalid_argument for an unknown kind, or for a cap of buckets that is no size.
 void check_kinds(const DdpBenchOptions& options) {
-  std::vector<std::string> known = ddp_kind_names(false);
+  Strings known = ddp_kind_names(false);
   append_all(known, ddp_kind_names(true));
   known = distinct(known);
   for (const std::string& kind : options.kinds) {

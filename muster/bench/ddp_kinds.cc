@@ -14,6 +14,7 @@
 #include <random>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/mapped.h"
@@ -111,16 +112,16 @@ double processor_ms() {
 }
 
 // The kinds that are measured, the baseline first, each once.
-std::vector<std::string> kinds_of(const DdpBenchOptions& options, bool by_nccl) {
+Strings kinds_of(const DdpBenchOptions& options, bool by_nccl) {
   if (options.kinds.empty())
     return ddp_kind_names(by_nccl);
-  std::vector<std::string> kinds = {kNoCommunication};
+  Strings kinds = {kNoCommunication};
   append_all(kinds, options.kinds);
   return distinct(kinds);
 }
 
 // Takes a tensor [round, kind] apart.
-PairedTimes paired(const std::vector<std::string>& kinds, const at::Tensor& times) {
+PairedTimes paired(const Strings& kinds, const at::Tensor& times) {
   PairedTimes found{.kinds = kinds, .rounds = {}};
   for (int64_t round = 0; round < times.size(0); ++round) {
     const at::Tensor row = times[round].contiguous();
@@ -131,7 +132,7 @@ PairedTimes paired(const std::vector<std::string>& kinds, const at::Tensor& time
 
 }  // namespace
 
-std::vector<std::string> ddp_kind_names(bool by_nccl) {
+Strings ddp_kind_names(bool by_nccl) {
   if (by_nccl)
     return {kNoCommunication, "nccl", "nccl-copied"};
   return {kNoCommunication, "gloo", "gloo-copied", "shm", "shm-copied"};

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/bench/ddp_bench.h"
 #include "muster/bench/paired_times.h"
 #include "muster/run/context.h"
@@ -14,7 +14,7 @@ namespace muster {
 
 // Returns the kinds that can be measured where ranks have GPUs of their own (NCCL), or have not.
 // The first is "none".
-std::vector<std::string> ddp_kind_names(bool by_nccl);
+Strings ddp_kind_names(bool by_nccl);
 
 // Milliseconds of each step of each kind.
 struct DdpTimes {

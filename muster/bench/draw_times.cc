@@ -125,7 +125,7 @@ std::string draw_times(const std::vector<CollectiveTime>& times, const std::stri
   if (!times.empty()) {
     const Plot plot(times);
     body += plot.grid();
-    const std::vector<std::string> backends = distinct(times, &CollectiveTime::backend);
+    const Strings backends = distinct(times, &CollectiveTime::backend);
     for (const size_t i : indices_of(backends))
       body += plot.curve(times, backends[i], kColours[i % std::size(kColours)]);
   }

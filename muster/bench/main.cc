@@ -6,7 +6,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -188,7 +187,7 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
 std::string unknown_flag(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   const CLI::App* const command = chosen.empty() ? &app : chosen.front();
-  std::vector<std::string> names;
+  Strings names;
   for (const CLI::Option* option : command->get_options()) {
     for (const std::string& name : option->get_lnames())
       names.push_back("--" + name);
@@ -210,7 +209,7 @@ std::string unknown_flag(const CLI::App& app) {
 
 // Returns what is wrong with the word that is to name the measurement.
 std::string unknown_measurement(const CLI::App& app) {
-  std::vector<std::string> words = app.remaining();
+  Strings words = app.remaining();
   std::erase_if(words, [](const std::string& word) { return word.starts_with('-'); });
   if (words.empty())
     return "expected device, collectives or ddp, got none; see muster bench --help";

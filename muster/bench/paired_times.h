@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 inline constexpr const char* kNoCommunication = "none";
 
 struct PairedTimes {
-  std::vector<std::string> kinds;
+  Strings kinds;
   std::vector<std::vector<double>> rounds;  // a time for each kind
 };
 

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
@@ -30,9 +29,9 @@ std::string bench_program() {
 }
 
 // Returns only by an exception: after execv() this process is muster-bench.
-void become_bench(const std::vector<std::string>& args) {
+void become_bench(const Strings& args) {
   const std::string program = bench_program();
-  std::vector<std::string> words = {"muster bench"};
+  Strings words = {"muster bench"};
   append_all(words, args);
   ::execv(program.c_str(), exec_pointers(words).data());
   throw unavailable(

@@ -64,7 +64,7 @@ Exit code 1: something is damaged.
 // The flags of ls, show and verify, of which each uses some.
 struct CheckpointFlags {
   std::string folder = ".";
-  std::vector<std::string> paths;
+  Strings paths;
   std::string file;
   bool json = false;
 };
@@ -111,8 +111,8 @@ bool is_folder(const std::string& path) {
 
 // Returns the paths of single checkpoints and files. A folder of checkpoints, or a run's, stands
 // for all that are in it.
-std::vector<std::string> each_checkpoint(const std::vector<std::string>& paths) {
-  std::vector<std::string> all;
+Strings each_checkpoint(const Strings& paths) {
+  Strings all;
   for (const std::string& path : paths) {
     expect_there(path);
     const bool is_checkpoint = exists_at(cat(path, "/", kManifestFile));

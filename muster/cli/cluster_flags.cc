@@ -18,6 +18,7 @@
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
+#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -381,7 +382,7 @@ void warn_of_flags_for_several_hosts(const RunFlags& flags) {
       {"--no-auth", flags.no_auth},
       {"--local-addr", !flags.local_addr.empty()},
       {"--max-host-failures", flags.max_host_failures != RunFlags().max_host_failures}};
-  std::vector<std::string> unused;
+  Strings unused;
   for (const auto& [flag, is_given] : given) {
     if (is_given)
       unused.emplace_back(flag);

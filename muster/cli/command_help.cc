@@ -28,7 +28,7 @@ FlagHelp describe_flag(const CLI::Option& option) {
   return flag;
 }
 
-CommandHelp describe_at(const CLI::App& app, std::vector<std::string> path) {
+CommandHelp describe_at(const CLI::App& app, Strings path) {
   path.push_back(app.get_name());
   CommandHelp command{
       .path = std::move(path), .text = app.get_description(), .examples = app.get_footer()};

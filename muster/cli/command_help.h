@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace CLI {
 class App;
 }
@@ -12,14 +14,14 @@ class App;
 namespace muster {
 
 struct FlagHelp {
-  std::vector<std::string> names = {};  // "-n", "--nproc-per-node"
-  std::string value = {};               // "N"; "" for a flag without one
+  Strings names = {};      // "-n", "--nproc-per-node"
+  std::string value = {};  // "N"; "" for a flag without one
   std::string text = {};
   std::string variable = {};  // of the environment; or ""
 };
 
 struct CommandHelp {
-  std::vector<std::string> path = {};  // {"muster", "tasks", "show"}
+  Strings path = {};  // {"muster", "tasks", "show"}
   std::string text = {};
   std::string examples = {};
   std::vector<FlagHelp> flags = {};

@@ -36,7 +36,7 @@ bool value_follows(const CLI::App& command, const std::string& flag) {
 
 }  // namespace
 
-std::vector<std::string> cut_program(const CLI::App& command, std::vector<std::string>& args) {
+Strings cut_program(const CLI::App& command, Strings& args) {
   ptrdiff_t at = 0;
   while (at < std::ssize(args)) {
     std::string& arg = args[at];
@@ -50,7 +50,7 @@ std::vector<std::string> cut_program(const CLI::App& command, std::vector<std::s
   at = std::min(at, std::ssize(args));
   const bool has_dashes = at < std::ssize(args) && args[at] == "--";
   const auto end_of_flags = args.begin() + at;
-  std::vector<std::string> program(has_dashes ? end_of_flags + 1 : end_of_flags, args.end());
+  Strings program(has_dashes ? end_of_flags + 1 : end_of_flags, args.end());
   args.resize(at);
   return program;
 }

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace CLI {
 class App;
@@ -15,6 +16,6 @@ namespace muster {
 // flags of `command`, with torchrun's underscore spellings (--nproc_per_node) turned into the
 // hyphen ones. A "--" before PROGRAM is dropped. Flags that `command` does not know are left for
 // its parser to refuse.
-std::vector<std::string> cut_program(const CLI::App& command, std::vector<std::string>& args);
+Strings cut_program(const CLI::App& command, Strings& args);
 
 }  // namespace muster

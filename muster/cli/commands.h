@@ -2,7 +2,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace CLI {
 class App;
@@ -15,12 +16,12 @@ namespace muster {
 
 // `muster run` starts ranks, one per device, and `muster plan` only says where they would go.
 // PROGRAM and what follows are taken off `args`, so that `app` parses flags only.
-void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code);
-void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code);
+void add_run(CLI::App& app, Strings& args, int* exit_code);
+void add_plan(CLI::App& app, Strings& args, int* exit_code);
 
 // Many commands over this machine's GPUs and CPUs. The exit code: 0 all tasks are done, 1 some are
 // not, 124 the time limit was over, 128 + signal. Takes what follows "--" off `args`.
-void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code);
+void add_tasks(CLI::App& app, Strings& args, int* exit_code);
 
 // What this machine, or a captured one, has.
 void add_devices(CLI::App& app, int* exit_code);

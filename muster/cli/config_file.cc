@@ -36,7 +36,7 @@ class ConfigReader {
  public:
   ConfigReader(const CLI::App& command, const std::string& path) : command_(command), path_(path) {}
 
-  std::vector<std::string> read() {
+  Strings read() {
     const std::string text =
         read_named("--config", [&] { return read_file(path_, kMaxConfigBytes); });
     if (text.size() > kMaxConfigBytes)
@@ -172,20 +172,20 @@ class ConfigReader {
 
   const CLI::App& command_;
   const std::string& path_;
-  std::vector<std::string> args_ = {};
+  Strings args_ = {};
   std::set<const CLI::Option*> given_ = {};
 };
 
 }  // namespace
 
-std::vector<std::string> config_arguments(const CLI::App& command, const std::string& path) {
+Strings config_arguments(const CLI::App& command, const std::string& path) {
   return ConfigReader(command, path).read();
 }
 
 // Of several files a later one wins, as of other flags the last does, and what is typed wins over
 // all.
-std::vector<std::string> use_config_file(const CLI::App& command, std::vector<std::string>& args) {
-  std::vector<std::string> flags, files;
+Strings use_config_file(const CLI::App& command, Strings& args) {
+  Strings flags, files;
   for (ptrdiff_t i = 0; i < std::ssize(args);) {
     const std::string arg = args[i];
     const bool apart = arg == kConfigFlag && i + 1 < std::ssize(args);

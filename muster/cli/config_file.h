@@ -3,7 +3,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace CLI {
 class App;
@@ -21,10 +22,10 @@ namespace muster {
 //
 // The keys of the flags stand at the top, in no table. Throws: io; invalid_argument naming the
 // file, line and column: no TOML, no flag of this name, a value of another kind.
-std::vector<std::string> config_arguments(const CLI::App& command, const std::string& path);
+Strings config_arguments(const CLI::App& command, const std::string& path);
 
 // Takes each --config off `args` and puts the files' flags at their front, in the files' order.
 // Returns the files.
-std::vector<std::string> use_config_file(const CLI::App& command, std::vector<std::string>& args);
+Strings use_config_file(const CLI::App& command, Strings& args);
 
 }  // namespace muster

@@ -23,7 +23,7 @@
 namespace muster {
 namespace {
 
-using Row = std::vector<std::string>;
+using Row = Strings;
 
 template <class T>
 std::string or_dash(const std::optional<T>& value, const char* unit = "") {
@@ -191,7 +191,7 @@ std::string link_table(const Host& host) {
 // Tells which GPUs NVLink-C2C joins to a CPU. Such a GPU may have no memory of its own, or tell
 // none.
 std::string c2c_text(const Host& host) {
-  std::vector<std::string> joined, without_memory;
+  Strings joined, without_memory;
   for (const Gpu& gpu : host.gpus) {
     if (gpu.c2c)
       joined.push_back(cat("GPU ", gpu.index.value));

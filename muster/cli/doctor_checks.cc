@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <vector>
 
 #include "muster/base/folders.h"
 #include "muster/base/mapped.h"
@@ -49,7 +48,7 @@ std::span<const Check> doctor_checks() {
   return kChecks;
 }
 
-std::vector<std::string> names_in(const std::string& folder) {
+Strings names_in(const std::string& folder) {
   auto names = mapped(paths_in(folder),
                       [](const std::filesystem::path& path) { return path.filename().string(); });
   std::ranges::sort(names);

@@ -6,8 +6,8 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/cli/doctor_facts.h"
 
 namespace muster {
@@ -61,7 +61,7 @@ CheckResult check_leases(const DoctorFacts& facts);
 CheckResult check_torch(const DoctorFacts& facts);
 
 // The rest is for the checks. The names in a folder, sorted; none if it cannot be read.
-std::vector<std::string> names_in(const std::string& folder);
+Strings names_in(const std::string& folder);
 
 // The value of a variable; nothing if it is unset or empty.
 std::optional<std::string> variable(const DoctorFacts& facts, const char* name);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/launch/lease.h"
 
@@ -31,7 +32,7 @@ struct DoctorFacts {
   Host host = {};  // with links and full detail
   std::string probe_error = {};
 
-  std::vector<std::string> host_addresses = {};  // that host.name resolves to
+  Strings host_addresses = {};  // that host.name resolves to
   std::string resolve_error = {};
 
   std::string master = {};            // empty: none is known

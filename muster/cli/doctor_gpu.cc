@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
@@ -25,7 +24,7 @@ CheckResult no_gpus() {
 }
 
 // Returns the PCI addresses of the NVIDIA GPUs that the kernel sees, with a driver or without.
-std::vector<std::string> nvidia_hardware(const std::string& root) {
+Strings nvidia_hardware(const std::string& root) {
   const std::string folder = root + "/sys/bus/pci/devices";
   return filtered(names_in(folder), [&](const std::string& name) {
     const std::string device = cat(folder, "/", name);
@@ -108,8 +107,8 @@ CheckResult check_driver(const DoctorFacts& facts) {
 CheckResult check_gpu_health(const DoctorFacts& facts) {
   if (facts.host.gpus.empty())
     return no_gpus();
-  std::vector<std::string> sick;
-  std::vector<std::string> errors;
+  Strings sick;
+  Strings errors;
   for (const Gpu& gpu : facts.host.gpus) {
     if (gpu.health != kHealthy)
       sick.push_back(cat(gpu_name(gpu), ": ", gpu.health));
@@ -137,7 +136,7 @@ CheckResult check_gpu_health(const DoctorFacts& facts) {
 CheckResult check_gpu_busy(const DoctorFacts& facts) {
   if (facts.host.gpus.empty())
     return no_gpus();
-  std::vector<std::string> busy;
+  Strings busy;
   for (const Gpu& gpu : facts.host.gpus) {
     const auto processes = mapped(gpu.processes, [&](const GpuProcess& process) {
       return process_name(facts.root, process.pid);
@@ -159,8 +158,8 @@ CheckResult check_gpu_busy(const DoctorFacts& facts) {
 CheckResult check_mig(const DoctorFacts& facts) {
   if (facts.host.gpus.empty())
     return no_gpus();
-  std::vector<std::string> split_gpus;
-  std::vector<std::string> unusable;
+  Strings split_gpus;
+  Strings unusable;
   for (const Gpu& gpu : facts.host.gpus) {
     if (!gpu.mig_enabled)
       continue;

@@ -109,7 +109,7 @@ std::string gpu_label(const DoctorFacts& facts, const GpuUuid& uuid) {
 // A left-over rank holds its GPU's memory and its port.
 CheckResult check_orphans(const DoctorFacts& facts) {
   const auto processes = own_processes(facts);
-  std::map<std::string, std::vector<std::string>> found;
+  std::map<std::string, Strings> found;
   std::vector<int> pids;
   for (const auto& [pid, process] : processes) {
     if (process.job.empty())
@@ -138,7 +138,7 @@ CheckResult check_leases(const DoctorFacts& facts) {
             facts.lease_error,
             "correct the folder's permissions; until then: muster run --no-lease"};
   }
-  std::vector<std::string> held;
+  Strings held;
   bool orphaned = false;
   for (const auto& [uuid, holders] : facts.leases) {
     for (const LeaseHolder& holder : holders) {

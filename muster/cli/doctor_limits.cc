@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "muster/base/control_group.h"
 #include "muster/base/fd.h"
@@ -82,7 +81,7 @@ std::optional<int64_t> most_processes(const std::string& folder) {
 
 // The limits may be those of a group further out, which the functions of base/ look up.
 std::string cgroup_limits(const std::string& folder, const std::string& root) {
-  std::vector<std::string> limits;
+  Strings limits;
   if (const auto memory = group_memory_limit(root))
     limits.push_back(cat("memory ", format_bytes(*memory)));
   if (const auto cores = cpu_quota(root))

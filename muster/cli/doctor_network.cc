@@ -1,7 +1,6 @@
 // The checks of names, addresses, interfaces and ports.
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
@@ -13,7 +12,7 @@ namespace {
 
 // Whether a value of NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that is there. The
 // names are prefixes; '^' before them excludes, and '=' wants exact names. Source: NCCL user guide.
-bool names_an_interface(const std::string& value, const std::vector<std::string>& interfaces) {
+bool names_an_interface(const std::string& value, const Strings& interfaces) {
   if (value.starts_with('^'))
     return true;
   const bool exact = value.starts_with('=');
@@ -76,8 +75,8 @@ CheckResult check_master_route(const DoctorFacts& facts) {
 
 // A wrong name here fails only when the first group is made.
 CheckResult check_interface_variables(const DoctorFacts& facts) {
-  const std::vector<std::string> interfaces = names_in(facts.root + "/sys/class/net");
-  std::vector<std::string> set;
+  const Strings interfaces = names_in(facts.root + "/sys/class/net");
+  Strings set;
   for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
     const auto value = variable(facts, name);
     if (!value)

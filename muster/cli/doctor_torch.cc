@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
@@ -15,7 +14,7 @@ namespace {
 
 // Returns "2.15.0" for "#define TORCH_VERSION_MAJOR 2" and so on.
 std::string version_in_header(const std::string& text) {
-  std::vector<std::string> numbers;
+  Strings numbers;
   for (const char* part : {"MAJOR ", "MINOR ", "PATCH "}) {
     const std::string name = cat("#define TORCH_VERSION_", part);
     const size_t at = text.find(name);
@@ -41,8 +40,8 @@ std::string torch_version(const std::string& folder) {
 }
 
 // Returns where a Python of this prefix would have torch, as in a virtual environment.
-std::vector<std::string> torch_folders(const std::string& prefix) {
-  std::vector<std::string> folders;
+Strings torch_folders(const std::string& prefix) {
+  Strings folders;
   for (const std::string& name : names_in(prefix + "/lib")) {
     if (!name.starts_with("python3"))
       continue;
@@ -55,8 +54,8 @@ std::vector<std::string> torch_folders(const std::string& prefix) {
 
 // Returns the folders where a torch may be, the likeliest first: TORCH (a folder, or a Python), the
 // active environment, .deps of the current folder, the Pythons of PATH.
-std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
-  std::vector<std::string> folders;
+Strings torch_candidates(const DoctorFacts& facts) {
+  Strings folders;
   const auto add_prefix = [&](const std::string& prefix) {
     append_all(folders, torch_folders(prefix));
   };

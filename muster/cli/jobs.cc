@@ -95,7 +95,7 @@ std::string jobs_text(const std::vector<JobNote>& jobs) {
 
 // The patience is kept as it was typed, for the message.
 struct StopOptions {
-  std::vector<std::string> jobs;
+  Strings jobs;
   bool all = false;
   bool kill = false;
   std::string patience = "60s";

@@ -115,8 +115,7 @@ void write_pages(const CommandHelp& command, const std::filesystem::path& folder
 }
 
 // Throws: invalid_argument for an unknown command.
-const CommandHelp& find_command_help(const CommandHelp& program,
-                                     const std::vector<std::string>& path) {
+const CommandHelp& find_command_help(const CommandHelp& program, const Strings& path) {
   const CommandHelp* found = &program;
   for (const std::string& name : path) {
     const auto next = std::ranges::find(found->commands, name, &CommandHelp::name);
@@ -133,7 +132,7 @@ const CommandHelp& find_command_help(const CommandHelp& program,
 void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
   CLI::App* const command = app.add_subcommand("manual", "Print a page of the manual, for man");
   command->footer(kManualExamples);
-  static std::vector<std::string> path;  // a process parses one command line
+  static Strings path;  // a process parses one command line
   static std::string folder;
   auto* const of = command->add_option(
       "COMMAND",

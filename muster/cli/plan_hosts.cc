@@ -55,9 +55,7 @@ constexpr std::chrono::seconds kSayWhoIsWaitedFor{5};
 
 // Runs the command and returns its output. Throws: unavailable if it fails; ssh, or the muster
 // there, has then said why. `ssh` is empty for this host.
-std::string answer_of(const HostSpec& host,
-                      const std::string& command,
-                      const std::vector<std::string>& ssh) {
+std::string answer_of(const HostSpec& host, const std::string& command, const Strings& ssh) {
   try {
     // In the foreground ssh can ask on the terminal, and Ctrl-C ends it.
     return output_of_shell(cat("timeout --foreground ", kAnswerWithinSeconds, " ", command),
@@ -90,8 +88,7 @@ Host ask_host(const HostSpec& host,
               const LaunchOptions& options,
               const RemoteOptions& remote) {
   const bool by_own_path = here || remote.remote_muster.empty();
-  std::vector<std::string> argv = {
-      by_own_path ? own_program() : remote.remote_muster, "devices", "--json"};
+  Strings argv = {by_own_path ? own_program() : remote.remote_muster, "devices", "--json"};
   const std::string slots =
       options.cpu_slots > 0 ? cat(options.cpu_slots) : get_env("MUSTER_CPU_SLOTS").value_or("");
   if (!slots.empty())
@@ -99,8 +96,7 @@ Host ask_host(const HostSpec& host,
   if (!here)
     argv = ssh_command(remote.ssh, host.name, argv);
   const std::string command = shell_command(argv) + " </dev/null";
-  const std::string answer =
-      answer_of(host, command, here ? std::vector<std::string>() : remote.ssh);
+  const std::string answer = answer_of(host, command, here ? Strings() : remote.ssh);
   Host found = parse_inventory(document_in(answer, host), host.name).hosts.at(0);
   found.name = without_user(host.name);
   return found;

@@ -75,8 +75,8 @@ CLI::App* add_command(
 }
 
 // Splits the arguments at each ":", as mpirun does. Returns at least one list.
-std::vector<std::vector<std::string>> split_programs(const std::vector<std::string>& args) {
-  std::vector<std::vector<std::string>> lists(1);
+std::vector<Strings> split_programs(const Strings& args) {
+  std::vector<Strings> lists(1);
   for (const std::string& arg : args) {
     if (arg == ":") {
       lists.emplace_back();
@@ -88,7 +88,7 @@ std::vector<std::vector<std::string>> split_programs(const std::vector<std::stri
 }
 
 // Reads what follows a ":": "-n 4 --role worker ./worker ARGS...".
-MoreProgram parse_more_program(std::vector<std::string> args) {
+MoreProgram parse_more_program(Strings args) {
   MoreProgram more;
   CLI::App part("", "run");
   part.add_option("-n,--nproc-per-node", more.nproc);
@@ -97,13 +97,12 @@ MoreProgram parse_more_program(std::vector<std::string> args) {
   if (more.program.empty()) {
     throw invalid_argument("':': expected -n N PROGRAM after it, got no program");
   }
-  part.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+  part.parse(Strings(args.rbegin(), args.rend()));
   return more;
 }
 
 // The first list is the program that the command's own flags are for.
-std::vector<MoreProgram> parse_more_programs(
-    const std::vector<std::vector<std::string>>& programs) {
+std::vector<MoreProgram> parse_more_programs(const std::vector<Strings>& programs) {
   std::vector<MoreProgram> more;
   for (size_t i = 1; i < programs.size(); ++i)
     more.push_back(parse_more_program(programs[i]));
@@ -112,8 +111,8 @@ std::vector<MoreProgram> parse_more_programs(
 
 // The arguments after PROGRAM are the program's, as under `muster run`. A plan does not run the
 // program, so a flag of muster there was probably meant for the plan.
-void warn_of_flags_of_program(const CLI::App& command, const std::vector<std::string>& program) {
-  std::vector<std::string> flags;
+void warn_of_flags_of_program(const CLI::App& command, const Strings& program) {
+  Strings flags;
   for (size_t i = 1; i < program.size(); ++i) {
     const std::string name = program[i].substr(0, program[i].find('='));
     if (name.size() > 1 && name[0] == '-' && command.get_option_no_throw(name) != nullptr)
@@ -144,7 +143,7 @@ void warn_of_variables_of_programs(const RunFlags& flags) {
                                 {"MUSTER_INVENTORY", "--inventory", !flags.inventory.empty()}};
   if (get_env("MUSTER_TASK"))
     return;
-  std::vector<std::string> unused;
+  Strings unused;
   for (const Variable& variable : variables) {
     const auto value = get_env(variable.name);
     if (value && !variable.is_given)
@@ -162,7 +161,7 @@ void warn_of_variables_of_programs(const RunFlags& flags) {
 
 // A dry run plans on the hosts; otherwise one host starts here, agents start over ssh, or this is
 // one host's agent.
-void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
+void add_run(CLI::App& app, Strings& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
   CLI::App* const command = add_command(
       app,
@@ -208,7 +207,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
 }
 
 // A plan is a dry run: the same options, and nothing is started.
-void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
+void add_plan(CLI::App& app, Strings& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
   CLI::App* const command =
       add_command(app,

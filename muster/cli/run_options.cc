@@ -102,8 +102,8 @@ std::vector<int> parse_map(const std::string& text) {
 }
 
 // split() makes one empty piece of an empty text.
-std::vector<std::string> pieces(const std::string& text) {
-  return text.empty() ? std::vector<std::string>{} : split(text, ',');
+Strings pieces(const std::string& text) {
+  return text.empty() ? Strings{} : split(text, ',');
 }
 
 // What a command may read. It stands in a group of its own, so a terminal would stop it.
@@ -284,7 +284,7 @@ std::vector<int> parse_signals(const std::string& text) {
 
 // Reads --env: NAME=VALUE, or NAME for a variable that is already set here and is to be passed to
 // the ranks of other hosts too. check_launch() looks at the names.
-Environment parse_env(const std::vector<std::string>& settings) {
+Environment parse_env(const Strings& settings) {
   Environment variables;
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
@@ -327,7 +327,7 @@ void check_readable(const std::string& script) {
 }
 
 // torchrun runs any PROGRAM by Python; muster only what is named like a script, unless it is told.
-bool is_python_script(const RunFlags& flags, const std::vector<std::string>& program) {
+bool is_python_script(const RunFlags& flags, const Strings& program) {
   if (program.empty() || flags.no_python)
     return false;
   return flags.run_path || program[0].ends_with(".py");
@@ -335,7 +335,7 @@ bool is_python_script(const RunFlags& flags, const std::vector<std::string>& pro
 
 // Returns what is executed for PROGRAM: Python for scripts and modules, otherwise the program
 // itself. Paths are meant from the current folder, also where the ranks run in another one.
-std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::string> program) {
+Strings command_of(const RunFlags& flags, Strings program) {
   if (flags.module && flags.no_python) {
     throw invalid_argument(
         "--module and --no-python: expected one of them, got both; leave one out");
@@ -346,7 +346,7 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
   if (!flags.module)
     check_readable(program[0]);
   // Python writes its output unbuffered, so that lines come when they are printed.
-  std::vector<std::string> command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
+  Strings command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
   if (!flags.work_dir.empty()) {
     if (is_script)
       program[0] = absolute_path(program[0]);
@@ -423,7 +423,7 @@ bool is_program(const std::string& name) {
 }
 
 // Throws: invalid_argument for "--wait 1s PROGRAM", where "1s" would be the program.
-void check_time_of_wait(const RunFlags& flags, const std::vector<std::string>& program) {
+void check_time_of_wait(const RunFlags& flags, const Strings& program) {
   const bool is_alone = flags.wait == "forever" && program.size() > 1;
   if (is_alone && is_time(program[0]) && !is_program(program[0]))
     throw bad_flag("--wait",
@@ -466,7 +466,7 @@ void set_plan(const RunFlags& flags, LaunchOptions& options) {
 
 // The checks come in the order of these lines, so the first wrong flag is the one that is told.
 LaunchOptions to_launch_options(const RunFlags& flags,
-                                std::vector<std::string> program,
+                                Strings program,
                                 const std::vector<MoreProgram>& more) {
   const bool several_hosts = to_cluster_options(flags).has_value();
   check_accepted(flags);

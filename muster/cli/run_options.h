@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/launch/launch.h"
 #include "muster/placement/network_order.h"
 
 namespace muster {
 
 struct RunFlags {
-  std::vector<std::string> config_files;  // --config
+  Strings config_files;  // --config
 
   // torchrun's, with its defaults.
   std::string nnodes = "1:1";
@@ -75,8 +76,8 @@ struct RunFlags {
   std::string stopped_timeout;
   std::string on_failure;  // empty: MUSTER_ON_FAILURE, or else end
   std::string collective_timeout;
-  std::string trace;             // empty: MUSTER_TRACE, or none
-  std::vector<std::string> env;  // NAME=VALUE, or NAME
+  std::string trace;  // empty: MUSTER_TRACE, or none
+  Strings env;        // NAME=VALUE, or NAME
   std::string hostfile;
   std::string host_discovery;
   std::string ssh;
@@ -95,13 +96,13 @@ struct RunFlags {
 struct MoreProgram {
   std::string nproc;
   std::string role = "default";
-  std::vector<std::string> program;
+  Strings program;
 };
 
 // `program` is PROGRAM and its arguments, as typed; `more` what follows it. Throws:
 // invalid_argument naming the flag; SpawnError for a Python script that is not there.
 LaunchOptions to_launch_options(const RunFlags& flags,
-                                std::vector<std::string> program,
+                                Strings program,
                                 const std::vector<MoreProgram>& more = {});
 
 }  // namespace muster

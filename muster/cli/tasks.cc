@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
@@ -261,7 +260,7 @@ int run_tasks_command(const TasksFlags& flags) {
 }  // namespace
 
 // A flag that is given twice has its last value.
-void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
+void add_tasks(CLI::App& app, Strings& args, int* exit_code) {
   const auto flags = std::make_shared<TasksFlags>();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   CLI::App* const command = app.add_subcommand(

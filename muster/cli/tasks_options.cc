@@ -3,6 +3,7 @@
 #include "muster/cli/tasks_options.h"
 
 #include <chrono>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/folders.h"

@@ -3,16 +3,16 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/options.h"
 
 namespace muster {
 
 struct TasksFlags {
   std::string spec = {};
-  std::vector<std::string> sweeps = {};
-  std::vector<std::string> command = {};  // after "--"
+  Strings sweeps = {};
+  Strings command = {};  // after "--"
   std::string gpus = {};
   std::string need_gpus = {};  // a sweep's tasks: GPUs of each
   std::string need_memory = {};
@@ -44,9 +44,9 @@ struct TasksFlags {
   std::string wait = {};
   std::string time_limit = {};
   std::string grace = {};
-  std::string submit = {};                // "slurm"
-  std::vector<std::string> sbatch = {};   // more words of sbatch's command line
-  std::vector<std::string> element = {};  // of a job array: file and index
+  std::string submit = {};  // "slurm"
+  Strings sbatch = {};      // more words of sbatch's command line
+  Strings element = {};     // of a job array: file and index
 };
 
 // Throws: invalid_argument for flags that contradict each other, or for a wrong value.

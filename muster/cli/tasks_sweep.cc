@@ -7,7 +7,6 @@
 #include <exception>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/given.h"
@@ -117,7 +116,7 @@ SweepOptions sweep_of(const TasksFlags& flags) {
 
 // The text is for errors: it has the needs as they were typed.
 std::string need_flags_text(const TasksFlags& flags) {
-  std::vector<std::string> given;
+  Strings given;
   for (const auto& [flag, value] : {std::pair("--need-gpus ", flags.need_gpus),
                                     std::pair("--need-memory ", flags.need_memory),
                                     std::pair("--need-cpus ", flags.need_cpus)}) {

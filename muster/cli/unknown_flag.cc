@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string_view>
-#include <vector>
 
 #include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
@@ -52,7 +51,7 @@ NamedCommand named_command(const CLI::App& app) {
 // Only long names are compared: a single letter is always near another.
 std::string suggested_flag(const CLI::App& command, const std::string& flag, bool with_hyphens) {
   const std::string written = name_of_flag(flag);
-  std::vector<std::string> flags;
+  Strings flags;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) {
       // A flag may be known and still be refused: --config in a file of --config.
@@ -84,7 +83,7 @@ std::string unknown_subcommand(const CLI::App& app) {
   if (named.command == &app || named.command->get_require_subcommand_min() == 0)
     return "";
   auto names = mapped(named.command->get_subcommands({}), &CLI::App::get_name);
-  const std::vector<std::string> words = named.command->remaining();
+  const Strings words = named.command->remaining();
   const auto word = std::ranges::find_if_not(words, is_flag);
   std::string got = "none";
   std::string suggestion;

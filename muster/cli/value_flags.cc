@@ -47,7 +47,7 @@ void count_flag(CLI::App* command, const std::string& flag, int& value, const st
 // Without these, CLI11 would take the words that follow the value for values too.
 CLI::Option* repeated_flag(CLI::App* command,
                            const std::string& flag,
-                           std::vector<std::string>& values,
+                           Strings& values,
                            const std::string& type,
                            const std::string& help) {
   return command->add_option(flag, values, help)

@@ -6,7 +6,8 @@
 #include <functional>
 #include <limits>
 #include <string>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace CLI {
 class App;
@@ -38,7 +39,7 @@ void count_flag(CLI::App* command, const std::string& flag, int& value, const st
 // A flag that may be repeated, with one value each time.
 CLI::Option* repeated_flag(CLI::App* command,
                            const std::string& flag,
-                           std::vector<std::string>& values,
+                           Strings& values,
                            const std::string& type,
                            const std::string& help);
 

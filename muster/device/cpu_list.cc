@@ -52,7 +52,7 @@ std::vector<int> parse_cpu_list(std::string_view text) {
 // Runs of neighbouring CPUs become ranges, as the kernel writes them.
 std::string to_cpu_list(std::vector<int> cpus) {
   sort_each_once(cpus);
-  std::vector<std::string> ranges;
+  Strings ranges;
   for (size_t i = 0; i < cpus.size();) {
     const int first = cpus[i];
     int last = first;

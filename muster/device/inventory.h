@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 struct GpuIndex {  // the driver's number, in PCI order, as nvidia-smi prints it
@@ -134,10 +136,10 @@ struct Host {
   // not known.
   LinkMatrix gpu_links = {};
   LinkMatrix nic_links = {};
-  std::string driver_version = {};      // empty without a driver
-  std::string gpu_note = {};            // why there are no GPUs, in one line; empty when there are
-  bool gpus_expected = false;           // a driver is there, and yet no GPU
-  std::vector<std::string> notes = {};  // what is to be known of the rest, a line each
+  std::string driver_version = {};  // empty without a driver
+  std::string gpu_note = {};        // why there are no GPUs, in one line; empty when there are
+  bool gpus_expected = false;       // a driver is there, and yet no GPU
+  Strings notes = {};               // what is to be known of the rest, a line each
   bool operator==(const Host&) const = default;
 };
 

@@ -78,7 +78,7 @@ NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
 }
 
 // `paths` are below `sysroot`.
-bool any_exists(const std::string& sysroot, const std::vector<std::string>& paths) {
+bool any_exists(const std::string& sysroot, const Strings& paths) {
   return std::ranges::any_of(
       paths, [&](const std::string& path) { return access((sysroot + path).c_str(), F_OK) == 0; });
 }

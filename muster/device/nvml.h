@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/gpu_detail.h"
 #include "muster/device/inventory.h"
 
@@ -18,8 +19,7 @@ struct NvmlOptions {
   std::string sysroot = {};  // the folder that holds sys/ and driver_files; empty: this machine's
   // Where none of these is there, no driver is loaded and the library is not even looked for. Not
   // asked when the library is named.
-  std::vector<std::string> driver_files = {
-      "/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg"};
+  Strings driver_files = {"/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg"};
 };
 
 struct NvmlReport {

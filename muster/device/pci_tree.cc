@@ -42,10 +42,10 @@ bool is_host_bridge(const std::string& name) {  // "pci0000:80"
 
 // Returns the host bridge, the bridges and the last PCI device on the true path of `folder`. Only
 // the last host bridge counts: some bridges make a PCI domain of their own.
-std::vector<std::string> pci_path(const fs::path& folder) {
+Strings pci_path(const fs::path& folder) {
   std::error_code error;
   const fs::path real = fs::canonical(folder, error);
-  std::vector<std::string> path;
+  Strings path;
   if (error)
     return path;
   for (const fs::path& part : real) {

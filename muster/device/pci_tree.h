@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -16,7 +17,7 @@ struct PciPlace {
   std::string near_cpus = {};         // "0-31,64-95"; empty: not known
   // From the host bridge down: "pci0000:80", "0000:80:01.0", …, the device itself. Empty: not
   // known.
-  std::vector<std::string> path = {};
+  Strings path = {};
 };
 
 // The place of one device; what sysfs does not tell stays empty. `sysroot`: a folder that holds

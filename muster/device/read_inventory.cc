@@ -198,8 +198,8 @@ std::vector<Host> fleet(const std::string& text, const std::string& source) {
 }
 
 // Returns the plain files of a folder in the order of their names; hidden ones are left out.
-std::vector<std::string> files_in(const std::string& path) {
-  std::vector<std::string> files;
+Strings files_in(const std::string& path) {
+  Strings files;
   std::error_code error;
   for (const std::filesystem::path& entry : paths_in(path, error)) {
     const bool hidden = entry.filename().string().starts_with('.');

@@ -235,13 +235,13 @@ std::vector<JsonObject> JsonObject::objects_or_none(const char* key) {
   return find(key) == nullptr ? std::vector<JsonObject>() : objects(key);
 }
 
-std::vector<std::string> JsonObject::texts_or_none(const char* key) {
+Strings JsonObject::texts_or_none(const char* key) {
   const nlohmann::json* const member = find(key);
   if (member == nullptr)
     return {};
   if (!member->is_array())
     fail(key, "a list of texts", shown(*member));
-  std::vector<std::string> all;
+  Strings all;
   for (const nlohmann::json& item : *member) {
     if (!item.is_string())
       fail(key, "a list of texts", cat("a list with ", shown(item)));

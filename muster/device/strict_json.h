@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 // Errors show no more characters of a wrong value than these.
@@ -40,7 +42,7 @@ class JsonObject {
   std::optional<double> optional_number(const char* key);
   std::vector<JsonObject> objects(const char* key);
   std::vector<JsonObject> objects_or_none(const char* key);
-  std::vector<std::string> texts_or_none(const char* key);
+  Strings texts_or_none(const char* key);
   JsonObject object(const char* key);
   std::optional<JsonObject> object_or_none(const char* key);
   void ignore(const char* key) { known_.push_back(key); }  // the member may be there, unread

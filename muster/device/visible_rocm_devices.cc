@@ -34,8 +34,8 @@ std::string upper(std::string_view text) {
 }
 
 // Returns the entries of a mask; a comma at its end begins no other.
-std::vector<std::string> entries_of(const std::string& mask) {
-  std::vector<std::string> entries = split(mask, ',');
+Strings entries_of(const std::string& mask) {
+  Strings entries = split(mask, ',');
   if (entries.back().empty())
     entries.pop_back();
   return entries;
@@ -93,7 +93,7 @@ Shown after_rocr(const std::vector<Gpu>& gpus,
   Shown shown;
   if (mask.empty())
     return shown;
-  std::vector<std::string> entries = entries_of(mask);
+  Strings entries = entries_of(mask);
   entries.resize(std::min(entries.size(), all.size()));
   for (const std::string& entry : entries) {
     const std::string token = upper(trim(entry));

@@ -16,7 +16,7 @@ namespace {
 void append_line(std::string& out,
                  const std::vector<TableColumn>& columns,
                  const std::vector<int>& widths,
-                 const std::vector<std::string>& cells) {
+                 const Strings& cells) {
   std::string line;
   for (const size_t i : indices_of(columns)) {
     const std::string blanks(widths[i] - count_characters(cells[i]), ' ');
@@ -32,7 +32,7 @@ void append_line(std::string& out,
 }  // namespace
 
 std::string format_table(const std::vector<TableColumn>& columns, const TableRows& rows) {
-  std::vector<std::string> titles(columns.size());
+  Strings titles(columns.size());
   std::vector<int> widths(columns.size());
   for (const size_t i : indices_of(columns)) {
     titles[i] = columns[i].title;

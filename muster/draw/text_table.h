@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 struct TableColumn {
@@ -12,7 +14,7 @@ struct TableColumn {
 };
 
 // Cells, row by row.
-using TableRows = std::vector<std::vector<std::string>>;
+using TableRows = std::vector<Strings>;
 
 // A line of titles, then a line a row; columns two blanks apart, no blanks at a line's end. Every
 // row has as many cells as there are columns. Control characters are shown as '?', so that a

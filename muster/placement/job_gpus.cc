@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
@@ -134,7 +133,7 @@ std::string JobGpus::unknown_memory() const {
   using Kind = SelectionItem::Kind;
   if (!request_.gpus.has({Kind::memory, Kind::free_memory}))
     return "";
-  std::vector<std::string> labels;
+  Strings labels;
   for (size_t i = 0; i < gpus_.size(); ++i) {
     for (const UsableGpu& device : gpus_[i].usable.gpus) {
       if (!knows_memory(*hosts_[i].host, device))

@@ -88,7 +88,7 @@ int64_t ranks_by_mesh(const std::vector<MeshAxis>& axes, int64_t hosts) {
 
 }  // namespace
 
-std::vector<std::string> switches_of(const SwitchPaths& paths, const std::string& host) {
+Strings switches_of(const SwitchPaths& paths, const std::string& host) {
   for (const std::string& name : {host, host.substr(0, host.find('.'))})
     if (const auto found = paths.find(name); found != paths.end())
       return found->second;
@@ -97,7 +97,7 @@ std::vector<std::string> switches_of(const SwitchPaths& paths, const std::string
 
 // The largest blocks come first, in the network's order, then what is left of each smaller size.
 std::vector<size_t> network_order(const SwitchPaths& paths,
-                                  const std::vector<std::string>& hosts,
+                                  const Strings& hosts,
                                   const std::vector<int64_t>& blocks) {
   Block order;
   if (paths.empty()) {

@@ -12,14 +12,15 @@
 #include <vector>
 
 #include "muster/base/mesh_shape.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
 // The switches above each host, by its name: from the network's root to the nearest one.
-using SwitchPaths = std::map<std::string, std::vector<std::string>>;
+using SwitchPaths = std::map<std::string, Strings>;
 
 // The path of a host; empty if the network does not name it, also without its domain.
-std::vector<std::string> switches_of(const SwitchPaths& paths, const std::string& host);
+Strings switches_of(const SwitchPaths& paths, const std::string& host);
 
 // The order in which hosts are numbered, as positions in `hosts`: switches come in the order of
 // their first hosts, and so do a switch's hosts. `blocks` are the numbers of hosts that belong
@@ -27,7 +28,7 @@ std::vector<std::string> switches_of(const SwitchPaths& paths, const std::string
 // possible lie below one switch, for every switch of the network; the inner size comes first. Hosts
 // that are left over there follow. A host that the network does not name is below no switch.
 std::vector<size_t> network_order(const SwitchPaths& paths,
-                                  const std::vector<std::string>& hosts,
+                                  const Strings& hosts,
                                   const std::vector<int64_t>& blocks = {});
 
 // The numbers of hosts that the ranks of the inner axes fill: for dp=4,pp=2,tp=16 with 8 ranks a

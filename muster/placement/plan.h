@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/mesh_shape.h"
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -85,10 +86,10 @@ struct Plan {
   Visibility visibility = Visibility::job;
   bool simulated = false;
   std::vector<RankPlan> ranks = {};  // in rank order; a host's ranks are contiguous, hosts in order
-  std::vector<std::string> notes = {};  // for the user: "no GPU (…): 2 CPU slots, …"
+  Strings notes = {};                // for the user: "no GPU (…): 2 CPU slots, …"
   // Those of the notes that tell of ranks that are elsewhere than was asked for: never to be left
   // out.
-  std::vector<std::string> warnings = {};
+  Strings warnings = {};
   // The ranks are those of one host, as it gets them where a job has several. Nothing: the plan is
   // whole.
   std::optional<PlanPart> part = {};

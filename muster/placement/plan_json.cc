@@ -120,7 +120,7 @@ std::string text_on_its_host(const RankPlan& rank) {
 
 // The shares in runs: "64*6,32*2".
 std::string text_of_shares(const std::vector<int64_t>& shares) {
-  std::vector<std::string> runs;
+  Strings runs;
   for (size_t i = 0; i < shares.size();) {
     const size_t begin = i;
     while (i < shares.size() && shares[i] == shares[begin])
@@ -348,7 +348,7 @@ void check_shares(const JsonObject& document, const Plan& plan) {
 std::string plan_to_json(const Plan& plan, const std::string& model) {
   // One rank a line is small enough for many ranks, and can still be read, searched and compared by
   // line.
-  std::vector<std::string> members;
+  Strings members;
   const auto add = [&](const char* name, const std::string& value) {
     members.push_back(cat("\n  \"", name, "\": ", value));
   };

@@ -19,8 +19,8 @@ namespace {
 constexpr size_t kMaxNamed = 8;
 
 // The path of each rank's host as a text; empty: the network does not name it.
-std::vector<std::string> places_of(const Plan& plan, const SwitchPaths& switches) {
-  std::vector<std::string> places;
+Strings places_of(const Plan& plan, const SwitchPaths& switches) {
+  Strings places;
   const std::string* last_host = nullptr;
   for (const RankPlan& rank : plan.ranks) {
     const bool is_beside = last_host != nullptr && *last_host == rank.host;
@@ -30,8 +30,8 @@ std::vector<std::string> places_of(const Plan& plan, const SwitchPaths& switches
   return places;
 }
 
-void note_places(const Plan& plan, const std::vector<std::string>& places, PlanNotes& notes) {
-  std::vector<std::string> order;
+void note_places(const Plan& plan, const Strings& places, PlanNotes& notes) {
+  Strings order;
   std::map<std::string, std::vector<int>> ranks;
   std::set<std::string> unknown;
   for (const size_t i : indices_of(places)) {
@@ -50,13 +50,13 @@ void note_places(const Plan& plan, const std::vector<std::string>& places, PlanN
     notes.add(cat("network: ranks ", join_first(std::move(told), ", ", kMaxNamed)));
   if (unknown.empty())
     return;
-  const std::vector<std::string> names(unknown.begin(), unknown.end());
+  const Strings names(unknown.begin(), unknown.end());
   notes.warn(cat("--topology names no switch above ", join_first(names, ", ", kMaxNamed)));
 }
 
 // How many groups along each axis have ranks below more than one nearest switch.
-void note_axes(const Plan& plan, const std::vector<std::string>& places, PlanNotes& notes) {
-  std::vector<std::string> told;
+void note_axes(const Plan& plan, const Strings& places, PlanNotes& notes) {
+  Strings told;
   for (const MeshAxis& axis : plan.mesh.axes) {
     const auto groups = plan.mesh.groups({axis.name});
     const auto crosses = [&](const std::vector<int>& ranks) {
@@ -74,7 +74,7 @@ void note_axes(const Plan& plan, const std::vector<std::string>& places, PlanNot
 void tell_network(Plan& plan, const SwitchPaths& switches, PlanNotes& notes) {
   if (switches.empty())
     return;
-  const std::vector<std::string> places = places_of(plan, switches);
+  const Strings places = places_of(plan, switches);
   for (const size_t i : indices_of(places))
     if (!places[i].empty())
       plan.ranks[i].reason += cat("; below ", places[i]);

@@ -50,13 +50,13 @@ void PlanNotes::warn(const std::string& text) {
   warnings_.insert(text);
 }
 
-std::vector<std::string> PlanNotes::finish(size_t num_hosts) const {
+Strings PlanNotes::finish(size_t num_hosts) const {
   return mapped(order_,
                 [&](const std::string& text) { return prefix(hosts_.at(text), num_hosts) + text; });
 }
 
 // Warnings keep the words that they have among the notes, so that one can be found in the other.
-std::vector<std::string> PlanNotes::warnings(size_t num_hosts) const {
+Strings PlanNotes::warnings(size_t num_hosts) const {
   return mapped(order_ | std::views::filter(
                              [&](const std::string& text) { return warnings_.contains(text); }),
                 [&](const std::string& text) { return prefix(hosts_.at(text), num_hosts) + text; });

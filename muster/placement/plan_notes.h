@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -20,14 +21,14 @@ class PlanNotes {
   void warn(const Host& host, const std::string& text);
   void warn(const std::string& text);
 
-  std::vector<std::string> finish(size_t num_hosts) const;
+  Strings finish(size_t num_hosts) const;
 
   // Those of the notes that are warnings.
-  std::vector<std::string> warnings(size_t num_hosts) const;
+  Strings warnings(size_t num_hosts) const;
 
  private:
   std::map<std::string, std::vector<const std::string*>> hosts_ = {};  // text → names
-  std::vector<std::string> order_ = {};
+  Strings order_ = {};
   std::set<std::string> warnings_ = {};
 };
 

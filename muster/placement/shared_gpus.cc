@@ -31,7 +31,7 @@ struct ShortRank {
       is_known ? "--policy memory looks for one that has it"
                : "leave --rank-memory out, or plan for a file (--inventory) that says the GPU's "
                  "memory";
-  const std::vector<std::string> texts =
+  const Strings texts =
       format_compared_bytes({rank_memory_need(input.request, rank.local_rank), rank.left});
   throw invalid_argument("--rank-memory: expected ",
                          texts[0],

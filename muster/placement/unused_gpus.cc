@@ -24,8 +24,7 @@ bool are_named(const Policy& policy, const PolicyInput& input) {
   return policy.name == std::string_view("sequential") && part != nullptr && names_each(*part);
 }
 
-std::vector<std::string> unused_gpus(const PolicyInput& input,
-                                     const std::vector<PolicyChoice>& choices) {
+Strings unused_gpus(const PolicyInput& input, const std::vector<PolicyChoice>& choices) {
   const Sharers used = sharers_of(choices);
   const auto is_unused = [&](const UsableGpu& gpu) {
     return !used.contains(device_key(gpu));
@@ -45,7 +44,7 @@ void note_unused_gpus(const Policy& policy,
   const int each = request.gpus_per_rank;
   const bool named = are_named(policy, input);
   const bool as_asked = nproc && each == 1 && request.mesh.empty() && !named;
-  const std::vector<std::string> left = unused_gpus(input, choices);
+  const Strings left = unused_gpus(input, choices);
   if (left.empty() || as_asked)
     return;
   const size_t num_ranks = choices.size() / each;

@@ -36,7 +36,7 @@ std::string machine_of(const Host& host) {
 struct Software {
   std::string libtorch;
   std::string backend;
-  std::vector<std::string> devices;
+  Strings devices;
 };
 
 // The launcher records the software when a launch ends. Of a launch that goes on, the ranks' own

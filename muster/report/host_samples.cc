@@ -61,8 +61,7 @@ std::function<std::string(RankRange)> own_rank_sampler() {
   };
 }
 
-std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir,
-                                          std::vector<std::string>& problems) {
+std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir, Strings& problems) {
   std::vector<TopRank> ranks;
   for (const std::string& file : fresh_host_samples(run_dir)) {
     try {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/placement/plan.h"
 #include "muster/report/top.h"
 
@@ -16,7 +17,6 @@ namespace muster {
 std::function<std::string(RankRange)> own_rank_sampler();
 
 // Returns what has been answered lately. A file that cannot be read is a line of `problems`.
-std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir,
-                                          std::vector<std::string>& problems);
+std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir, Strings& problems);
 
 }  // namespace muster

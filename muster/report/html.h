@@ -6,16 +6,17 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/draw/text_table.h"
 
 namespace muster {
 
 struct PageHead {
   std::string title = {};
-  std::string outcome = {};                // in a word, as a badge beside the title
-  std::string kind = {};                   // the badge's class: "good", "bad", "warn" or "idle"
-  std::string line = {};                   // below the title
-  std::vector<std::string> problems = {};  // what could not be read, a line each
+  std::string outcome = {};  // in a word, as a badge beside the title
+  std::string kind = {};     // the badge's class: "good", "bad", "warn" or "idle"
+  std::string line = {};     // below the title
+  Strings problems = {};     // what could not be read, a line each
 };
 
 // The page's beginning, with all of its style: it loads nothing, and nothing in it can run.

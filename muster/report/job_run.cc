@@ -168,7 +168,7 @@ std::string title_of(const JobRun& run) {
   const LaunchRecord* const launch = run.last_launch();
   if (launch == nullptr || launch->argv.empty())
     return name;
-  const std::vector<std::string>& argv = launch->argv;
+  const Strings& argv = launch->argv;
   const std::string program = fs::path(argv.front()).filename().string();
   const bool is_python = program.starts_with("python") && argv.size() > 1;
   // The script's name says more than its interpreter's.

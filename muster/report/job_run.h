@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/launch/run_record.h"
 #include "muster/placement/plan.h"
 #include "muster/report/metrics_file.h"
@@ -29,11 +30,11 @@ struct JobRun {
   std::optional<Plan> plan = {};
   std::optional<JobFailure> failure = {};
   MetricsFile metrics = {};
-  bool goes_on = false;                       // a launcher of this host runs it
-  int64_t now_ns = 0;                         // by this host's monotonic clock
-  std::vector<ActivityView> ranks = {};       // of the last attempt, by rank
-  std::vector<std::string> divergences = {};  // of ranks from the others' calls, a sentence each
-  std::vector<std::string> problems = {};     // what could not be read, a line each
+  bool goes_on = false;                  // a launcher of this host runs it
+  int64_t now_ns = 0;                    // by this host's monotonic clock
+  std::vector<ActivityView> ranks = {};  // of the last attempt, by rank
+  Strings divergences = {};              // of ranks from the others' calls, a sentence each
+  Strings problems = {};                 // what could not be read, a line each
 
   const LaunchRecord* last_launch() const {
     return record.launches.empty() ? nullptr : &record.launches.back();

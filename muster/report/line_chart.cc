@@ -276,7 +276,7 @@ class LineChart {
   std::string tip(double step) const {
     constexpr double kLine = 15;
     const double at = nearest(points_.front(), step).step;
-    std::vector<std::string> lines = {cat(x_name_, " ", number_text(at))};
+    Strings lines = {cat(x_name_, " ", number_text(at))};
     std::string dots;
     for (size_t i = 0; i < points_.size(); ++i) {
       const SeriesPoint& point = nearest(points_[i], at);

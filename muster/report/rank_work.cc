@@ -54,7 +54,7 @@ std::optional<double> samples_per_second(const ActivityView& view) {
 
 // Spans deeper than an activity file can hold are "…".
 std::string doing_text(const ActivityView& view) {
-  std::vector<std::string> names;
+  Strings names;
   if (const ThreadView* const main = view.main()) {
     names = mapped(main->spans, &SpanView::name);
     if (main->deeper > 0)
@@ -85,8 +85,7 @@ const CallView* last_ended_call(const ActivityView& view) {
   return view.calls.empty() ? nullptr : &view.calls.back();
 }
 
-std::vector<ActivityView> read_ranks(const std::string& folder,
-                                     std::vector<std::string>& problems) {
+std::vector<ActivityView> read_ranks(const std::string& folder, Strings& problems) {
   std::vector<ActivityView> ranks;
   for (const ActivityFile& file : activity_files(folder)) {
     try {

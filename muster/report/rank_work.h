@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -41,6 +42,6 @@ int64_t doing_since_ns(const ActivityView& view);
 
 // Reads the files of the folder's last attempt, by rank. A file that cannot be read is a line of
 // `problems`.
-std::vector<ActivityView> read_ranks(const std::string& folder, std::vector<std::string>& problems);
+std::vector<ActivityView> read_ranks(const std::string& folder, Strings& problems);
 
 }  // namespace muster

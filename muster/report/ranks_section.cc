@@ -72,7 +72,7 @@ std::string share_text(double share) {
 // to a screen reader.
 std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
   std::string parts;
-  std::vector<std::string> told;
+  Strings told;
   for (const CategoryLook& look : kCategories) {
     const double seconds = shares.of(look.category);
     if (seconds <= 0)
@@ -104,12 +104,12 @@ std::string ranks_numbers(const JobRun& run) {
     const TimeShares shares = time_shares(view, until_ns(run, view));
     const auto step = seconds_per_step(view);
     const auto speed = samples_per_second(view);
-    std::vector<std::string> row = {cat(view.rank),
-                                    view.host,
-                                    view.device,
-                                    number_text(view.step),
-                                    step ? duration_text(*step) : "",
-                                    speed ? number_text(*speed) : ""};
+    Strings row = {cat(view.rank),
+                   view.host,
+                   view.device,
+                   number_text(view.step),
+                   step ? duration_text(*step) : "",
+                   speed ? number_text(*speed) : ""};
     for (const CategoryLook& look : kCategories) {
       const double seconds = shares.of(look.category);
       row.push_back(shares.total > 0 ? share_text(seconds / shares.total) : "");
@@ -194,7 +194,7 @@ class OperationLooks {
 
  private:
   static constexpr size_t kLooks = 4;
-  std::vector<std::string> names_ = {};
+  Strings names_ = {};
 };
 
 constexpr std::pair<CallState, const char*> kWordsOfEnds[] = {
@@ -276,9 +276,8 @@ struct KindOfCall {
     most = std::max(most, seconds);
   }
 
-  std::vector<std::string> row() const {
-    std::vector<std::string> cells = {
-        text, cat(count), bytes > 0 ? format_bytes(bytes) : "", "", ""};
+  Strings row() const {
+    Strings cells = {text, cat(count), bytes > 0 ? format_bytes(bytes) : "", "", ""};
     if (count > not_ended) {
       cells[3] = duration_text(total / static_cast<double>(count - not_ended));
       cells[4] = duration_text(most);

@@ -56,7 +56,7 @@ std::string ranks_report(const std::string& folder) {
   check_folder_of_run(folder);
   if (!is_job_run(folder))
     refuse_folder(folder, "which is no job's");
-  std::vector<std::string> problems;
+  Strings problems;
   const std::vector<ActivityView> ranks = read_ranks(folder, problems);
   if (ranks.empty()) {
     throw failed_precondition("--ranks: expected activity files of ranks in '",

@@ -152,7 +152,7 @@ std::string results_section(const TasksReport& run) {
   for (const size_t i : indices_of(run.file.tasks)) {
     const Task& task = run.file.tasks[i];
     const TaskResult& result = run.state.results[i];
-    std::vector<std::string> row = {task.name};
+    Strings row = {task.name};
     for (const std::string& name : columns.parameters) {
       row.push_back(fit_text(find_or(task.parameters, name), 60));
     }

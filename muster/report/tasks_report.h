@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/tasks/journal/journal.h"
 #include "muster/tasks/journal/read.h"
@@ -17,7 +18,7 @@ struct TasksReport {
   std::string folder = {};
   TaskFile file = {};
   JournalState state = {};
-  std::vector<std::string> problems = {};
+  Strings problems = {};
 };
 
 // The task with the best value of one field of the results.

@@ -49,8 +49,7 @@ int64_t moment_of(const std::optional<LaunchRecord>& launch) {
 
 // What `read` says of a file of the run's folder; nothing where that is damaged, which is told.
 template <class Read>
-auto read_or_tell(const char* file, std::vector<std::string>& problems, const Read& read)
-    -> decltype(read()) {
+auto read_or_tell(const char* file, Strings& problems, const Read& read) -> decltype(read()) {
   try {
     return read();
   } catch (const Error& problem) {
@@ -72,7 +71,7 @@ std::string plan_file_of(const std::string& run_dir) {
 }
 
 // A job that another launcher has started has no plan.
-std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::string>& problems) {
+std::optional<Plan> plan_of_run(const std::string& run_dir, Strings& problems) {
   const std::string path = plan_file_of(run_dir);
   if (path.empty())
     return std::nullopt;
@@ -82,8 +81,7 @@ std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::str
 }
 
 // Returns the last launch that the folder's record tells of.
-std::optional<LaunchRecord> launch_of_run(const std::string& run_dir,
-                                          std::vector<std::string>& problems) {
+std::optional<LaunchRecord> launch_of_run(const std::string& run_dir, Strings& problems) {
   const auto record = read_or_tell("run.json", problems, [&] { return read_run_record(run_dir); });
   if (!record || record->launches.empty())
     return std::nullopt;

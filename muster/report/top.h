@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/run_record.h"
 #include "muster/report/rank_usage.h"
@@ -52,9 +53,9 @@ struct TopView {
   double seconds = 0;        // since the launch, or that it took
   int attempt = 0;
   std::vector<TopRank> ranks = {};
-  bool has_whole_plan = true;                  // a host that is not the first reads it when asked
-  std::vector<std::string> unseen_hosts = {};  // nothing is known here of their ranks
-  std::vector<std::string> problems = {};
+  bool has_whole_plan = true;  // a host that is not the first reads it when asked
+  Strings unseen_hosts = {};   // nothing is known here of their ranks
+  Strings problems = {};
 
   bool hosts_have_answered() const;  // all of them
 };

@@ -143,7 +143,7 @@ class HeldGpus {
   HeldGpus(const TaskMachines& machines, TaskSchedule& schedule)
       : machines_(machines), schedule_(schedule) {}
 
-  std::vector<std::string> count(const TasksRun& run) {
+  Strings count(const TasksRun& run) {
     count_here(run);
     for (int host = 0; host < std::ssize(machines_.connections); ++host) {
       if (const auto& connection = machines_.connections[host])
@@ -183,7 +183,7 @@ class HeldGpus {
 
   const TaskMachines& machines_;
   TaskSchedule& schedule_;
-  std::vector<std::string> lines_ = {};
+  Strings lines_ = {};
 };
 
 std::string text_of(const nlohmann::ordered_json& json) {
@@ -194,7 +194,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
 std::string first_starts_json(const TasksRun& run,
                               const TaskSchedule& schedule,
                               const std::vector<TaskStart>& starts,
-                              const std::vector<std::string>& held) {
+                              const Strings& held) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const TaskStart& start : starts) {
     const Task& task = run.file.tasks[start.task];
@@ -232,7 +232,7 @@ std::string first_starts_text(const TasksRun& run,
                               const TaskSchedule& schedule,
                               const StandingBefore& before,
                               const std::vector<TaskStart>& starts,
-                              const std::vector<std::string>& held) {
+                              const Strings& held) {
   const size_t all = run.file.tasks.size();
   if (before.running + before.waiting == 0)
     return cat("every task has ended, ",
@@ -295,7 +295,7 @@ std::string first_starts(const TasksRun& run,
                          const TaskMachines& machines,
                          TaskSchedule& schedule,
                          bool json) {
-  const std::vector<std::string> held = HeldGpus(machines, schedule).count(run);
+  const Strings held = HeldGpus(machines, schedule).count(run);
   const double now = goes_on(run) ? restore_run(run, schedule) : 0;
   const StandingBefore before{.done = schedule.count(TaskState::done),
                               .running = schedule.count(TaskState::running),

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
@@ -358,7 +359,7 @@ int tasks::run(const TasksOptions& options) {
   return start_run(options, run, machines, schedule);
 }
 
-void tasks::submit(const TasksOptions& options, const std::vector<std::string>& sbatch) {
+void tasks::submit(const TasksOptions& options, const Strings& sbatch) {
   TasksRun run = which_run(options);
   submit_to_slurm(run, sbatch, options.dry_run);
 }

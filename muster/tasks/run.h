@@ -4,8 +4,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/options.h"
 
 namespace muster::tasks {
@@ -17,6 +17,6 @@ int run(const TasksOptions& options);
 
 // Hands them to Slurm instead, with more words of sbatch's command line. Of the options those count
 // that say which tasks, the run's folder, `visibility` and `dry_run`. Throws: Error.
-void submit(const TasksOptions& options, const std::vector<std::string>& sbatch);
+void submit(const TasksOptions& options, const Strings& sbatch);
 
 }  // namespace muster::tasks

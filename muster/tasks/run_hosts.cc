@@ -191,7 +191,7 @@ bool RunHosts::tries_any() const {
   return std::ranges::any_of(retries_, [](const auto& retry) { return retry.second.trying(); });
 }
 
-std::vector<std::string> RunHosts::lost() const {
+Strings RunHosts::lost() const {
   return mapped(remote_ | std::views::filter(
                               [&](const auto& host) { return host && !host->problem().empty(); }),
                 [&](const auto& host) { return cat(host->name(), ": ", host->problem()); });
@@ -218,7 +218,7 @@ std::vector<TaskEnd> RunHosts::wait(Clock::time_point until) {
 }
 
 std::string RunHosts::held() const {
-  std::vector<std::string> texts = {local_.held()};
+  Strings texts = {local_.held()};
   for (const auto& host : remote_) {
     if (host)
       texts.push_back(host->held());
@@ -233,7 +233,7 @@ std::string RunHosts::held() const {
 // use on every GPU, by the driver, so that what counts is whether less is free than a task asks
 // for.
 std::string RunHosts::memory_in_use() const {
-  std::vector<std::string> lines;
+  Strings lines;
   if (schedule_.count(TaskState::running) > 0)
     return {};
   const std::vector<PoolHost>& hosts = schedule_.pool().hosts();

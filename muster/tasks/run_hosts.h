@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 #include "muster/tasks/hosts/local_host.h"
 #include "muster/tasks/hosts/remote_host.h"
 #include "muster/tasks/hosts/retry.h"
@@ -53,7 +54,7 @@ class RunHosts : NoCopy {
   std::string held() const;
 
   // "b: ssh ended with exit code 255", each.
-  std::vector<std::string> lost() const;
+  Strings lost() const;
 
   // Goes on with connecting to hosts that were lost, never waiting. Throws: what `Record` throws.
   void try_lost();
@@ -86,7 +87,7 @@ class RunHosts : NoCopy {
   Connections& remote_;
   std::map<int, HostRetry> retries_;
   // Every MUSTER_MARK that tasks of each remote host have had, the present one last.
-  std::map<int, std::vector<std::string>> marks_;
+  std::map<int, Strings> marks_;
   int num_marks_ = 0;  // beside the run's own
   LocalHost local_;
   std::vector<TaskEnd> remote_ends_;

@@ -469,7 +469,7 @@ class TaskRunner {
   void watch_lost() {
     if (ending_)
       return;
-    const std::vector<std::string> lost = hosts_.lost();
+    const Strings lost = hosts_.lost();
     const bool is_stuck = !lost.empty() && only_waits() && !hosts_.any_held();
     const bool begins = stuck_.is_there(is_stuck);
     const bool tries = hosts_.tries_any();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/hosts/task_process.h"
 #include "muster/tasks/journal/journal.h"
 #include "muster/tasks/report/run_view.h"
@@ -31,7 +32,7 @@ struct RunnerOptions {
   // Connections by the pool's hosts. They must outlive the run. Null is this machine, which is the
   // only one where nothing is told. A host that was lost and is back has a new connection here.
   std::vector<std::unique_ptr<RemoteHost>>* remote = nullptr;
-  std::vector<std::string> earlier = {};  // MUSTER_MARK of the runs before
+  Strings earlier = {};  // MUSTER_MARK of the runs before
 };
 
 struct RunOutcome {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
@@ -42,7 +43,7 @@ std::string shown(const SlurmPlan& plan,
                   const std::vector<Task>& tasks,
                   const SlurmOptions& options) {
   std::string text;
-  std::vector<std::string> jobs;
+  Strings jobs;
   for (const size_t i : indices_of(plan.arrays)) {
     const SlurmArray& array = plan.arrays[i];
     text += cat("# JOB", i, ": ", names_in(array, tasks), "\n");
@@ -60,8 +61,8 @@ std::string shown(const SlurmPlan& plan,
 }
 
 // The jobs in a file that submit_slurm wrote; none when the file is somebody's own.
-std::vector<std::string> jobs_in(const std::string& path) {
-  std::vector<std::string> jobs;
+Strings jobs_in(const std::string& path) {
+  Strings jobs;
   try {
     const auto document = nlohmann::json::parse(read_small_file(path));
     for (const auto& job : document.at("jobs"))
@@ -77,7 +78,7 @@ void check_not_submitted(const std::string& run_dir) {
   const std::string path = run_dir + "/slurm/jobs.json";
   if (!std::filesystem::exists(path))
     return;
-  const std::vector<std::string> jobs = jobs_in(path);
+  const Strings jobs = jobs_in(path);
   const std::string names = join_first(jobs, ", ", kMaxNamesShown);
   std::string what = "which has slurm/jobs.json";
   if (!jobs.empty())
@@ -92,7 +93,7 @@ void check_not_submitted(const std::string& run_dir) {
 }  // namespace
 
 // The folder is checked before the plan is made, and made after it.
-void submit_to_slurm(TasksRun& run, const std::vector<std::string>& sbatch, bool dry_run) {
+void submit_to_slurm(TasksRun& run, const Strings& sbatch, bool dry_run) {
   choose_run_folder(run, make_uuid());
   check_not_submitted(run.run_dir);
   SlurmOptions options{.run_dir = run.run_dir,
@@ -107,7 +108,7 @@ void submit_to_slurm(TasksRun& run, const std::vector<std::string>& sbatch, bool
     return write_all(STDOUT_FILENO, shown(plan, tasks, options));
   check_replaces_nothing(run);
   begin_run_folder(run, "");
-  const std::vector<std::string> jobs = submit_slurm(plan, tasks, options);
+  const Strings jobs = submit_slurm(plan, tasks, options);
   write_all(STDOUT_FILENO,
             cat("submitted ",
                 plural(tasks.size(), "task"),

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -66,15 +67,15 @@ struct NeedPlaces {
 
 struct Task {
   std::string name = {};  // unique in its set
-  std::vector<std::string> argv = {};
+  Strings argv = {};
   Environment environment = {};      // overrides the runner's own environment
   std::string directory = {};        // where it runs; empty: the runner's directory
   std::vector<TaskNeed> needs = {};  // alternatives; never empty
   std::string on = {};               // `--gpus` text that its GPUs must match; empty: any
-  int ranks = 1;  // more: a job of this many ranks, with the launcher's environment
-  std::vector<std::string> after = {};        // names of tasks that must have succeeded before
-  int priority = 0;                           // higher starts earlier
-  int retries = 0;                            // starts after a failure, in addition to the first
+  int ranks = 1;       // more: a job of this many ranks, with the launcher's environment
+  Strings after = {};  // names of tasks that must have succeeded before
+  int priority = 0;    // higher starts earlier
+  int retries = 0;     // starts after a failure, in addition to the first
   std::chrono::milliseconds back_off{1'000};  // before the first retry; doubled each time
   std::optional<std::chrono::milliseconds> time_limit = {};  // of each start
   std::map<std::string, std::string> parameters =
@@ -99,10 +100,10 @@ const char* to_string(TaskState state);
 struct TaskAttempt {
   int attempt = 0;  // MUSTER_ATTEMPT
   std::string host = {};
-  std::vector<std::string> devices = {};  // "GPU-…", "MIG-…"; empty: CPU
-  std::vector<int> gpu_indices = {};      // the same by nvidia-smi's numbering
-  double gpu_fraction = 1;                // of each
-  std::vector<int> cpus = {};             // CPUs it was bound to; empty: not bound
+  Strings devices = {};               // "GPU-…", "MIG-…"; empty: CPU
+  std::vector<int> gpu_indices = {};  // the same by nvidia-smi's numbering
+  double gpu_fraction = 1;            // of each
+  std::vector<int> cpus = {};         // CPUs it was bound to; empty: not bound
   double began = 0;
   std::optional<double> ended = {};
   int exit_code = 0;  // when signal == 0

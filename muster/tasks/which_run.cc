@@ -38,7 +38,7 @@ struct TypedTasks {
   std::string spec_text = {};
 };
 
-TypedTasks typed_tasks(const TasksOptions& options, std::vector<std::string>* warnings = nullptr) {
+TypedTasks typed_tasks(const TasksOptions& options, Strings* warnings = nullptr) {
   if (options.sweep)
     return {tasks_of_sweep(*options.sweep, warnings)};
   std::string text = read_spec(options.spec);
@@ -130,7 +130,7 @@ void check_without(const std::string& name,
 
 // The settings are kept as texts too, for a run that goes on later.
 TasksRun new_run(const TasksOptions& options) {
-  std::vector<std::string> warnings;
+  Strings warnings;
   TypedTasks typed = typed_tasks(options, &warnings);
   for (const std::string& warning : warnings)
     log(LogLevel::warn, warning);

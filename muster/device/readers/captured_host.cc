@@ -79,7 +79,7 @@ std::string clean_text(std::string_view text) {
 
 // The domain may be missing, as lspci leaves it out, or have more digits than it needs.
 std::optional<PciAddress> parse_pci_address(std::string_view text) {
-  std::vector<std::string> parts = split(trim(text), ':');
+  Strings parts = split(trim(text), ':');
   if (parts.size() == 2)
     parts.insert(parts.begin(), "0000");
   if (parts.size() != 3)

@@ -30,7 +30,7 @@ std::optional<std::vector<int>> parse_cpu_mask(std::string_view text) {
   text = trim(text);
   if (text.empty() || text.size() > kMaxGroups * 11)
     return std::nullopt;
-  const std::vector<std::string> groups = split(text, ',');
+  const Strings groups = split(text, ',');
   if (groups.size() > kMaxGroups)
     return std::nullopt;
   std::vector<int> cpus;

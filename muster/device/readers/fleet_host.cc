@@ -78,7 +78,7 @@ std::string cpus_of(const Host& host, int node) {
 
 // GPUs are near to the CPUs of their own node.
 void add_gpus(const FleetHost& wanted, Host& host) {
-  std::vector<std::string> cpus;
+  Strings cpus;
   cpus.reserve(wanted.numa);
   for (int node = 0; node < wanted.numa; ++node)
     cpus.push_back(cpus_of(host, node));

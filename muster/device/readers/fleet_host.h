@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/device/readers/gpu_models.h"
 
@@ -18,7 +19,7 @@ struct FleetHost {
   int numa = 1;
   int cores = 0;  // 0: not told
   int cpu_slots = 2;
-  std::vector<std::string> nics = {};
+  Strings nics = {};
 };
 
 // A host without a name and UUIDs, which is the same for all hosts of an entry.

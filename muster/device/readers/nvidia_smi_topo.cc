@@ -247,7 +247,7 @@ class TopoReader {
     const std::string& line = lines_[line_];
     const size_t from = words[columns_.size()].at;
     if (line.find('\t', from) != std::string::npos) {
-      std::vector<std::string> pieces = split(std::string_view(line).substr(from), '\t');
+      Strings pieces = split(std::string_view(line).substr(from), '\t');
       pieces.resize(tail_.size() + 1);  // the first is the last link
       return mapped_indices(tail_.size(),
                             [&](size_t i) { return Cell{std::string(trim(pieces[i + 1])), from}; });
@@ -364,9 +364,9 @@ class TopoReader {
   }
 
   const std::string& source_;
-  std::vector<std::string> lines_;
+  Strings lines_;
   size_t line_ = 0;
-  std::vector<std::string> columns_;  // "GPU0", …, "NIC0", …
+  Strings columns_;  // "GPU0", …, "NIC0", …
   size_t num_gpus_ = 0;
   std::vector<size_t> tail_;  // where the columns after those begin
   LinkMatrix matrix_;

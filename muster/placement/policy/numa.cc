@@ -15,7 +15,7 @@ namespace {
 
 std::vector<PolicyChoice> choose_numa(const PolicyInput& input, int num_ranks) {
   std::vector<UsableGpu> order;
-  std::vector<std::string> reasons;
+  Strings reasons;
   const auto groups = gpus_by_numa_node(input);
   // Without cores, nothing says that there is more than one node.
   const bool one_group = groups.size() == 1 && input.host.cores.empty();

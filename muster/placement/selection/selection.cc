@@ -165,7 +165,7 @@ class Resolver {
     Devices found = filtered(usable_.gpus, [&](const UsableGpu& device) {
       return uuid_to_match(device).starts_with(item.text);
     });
-    const std::vector<std::string> uuids = distinct(found, uuid_to_match);
+    const Strings uuids = distinct(found, uuid_to_match);
     const std::string device = of_instances ? "a MIG instance" : "a GPU";
     if (found.empty())
       fail(item, cat("expected the UUID of ", device, " that can be used, got ", shown(item.text)));

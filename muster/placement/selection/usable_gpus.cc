@@ -138,7 +138,7 @@ void add_amd(const Host& host, const VisibilityMasks& masks, UsableGpus& usable)
   if (all.empty())
     return;
   const HipMask hip = hip_mask(masks);
-  std::vector<std::string> settings;
+  Strings settings;
   if (masks.rocr)
     settings.push_back(setting_of("ROCR_VISIBLE_DEVICES", *masks.rocr));
   if (!hip.value.value_or("").empty())

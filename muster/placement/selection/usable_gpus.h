@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 
@@ -20,10 +21,10 @@ struct UsableGpu {
 };
 
 struct UsableGpus {
-  std::vector<UsableGpu> gpus;    // in ordinal order; a GPU's instances one after the other
-  std::vector<std::string> sick;  // "GPU 1: GPU is lost"
-  std::string mask_note;          // what the mask hides; "" if nothing
-  bool mask_is_wrong = false;     // it names what is not there, or a GPU twice
+  std::vector<UsableGpu> gpus;  // in ordinal order; a GPU's instances one after the other
+  Strings sick;                 // "GPU 1: GPU is lost"
+  std::string mask_note;        // what the mask hides; "" if nothing
+  bool mask_is_wrong = false;   // it names what is not there, or a GPU twice
 };
 
 // NVIDIA's GPUs come first, then AMD's, as each counts them.

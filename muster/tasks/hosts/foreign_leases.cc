@@ -97,7 +97,7 @@ void ForeignLeases::try_look_at(int gpu) {
 // Reckons what others hold of the GPU, and tells it in any case: it may have changed.
 void ForeignLeases::look_at(int gpu) {
   int units = 0;
-  std::vector<std::string> names;
+  Strings names;
   for (const LeaseHolder& holder : folder_->holders(gpus()[gpu].uuid)) {
     // Processes that an earlier runner of this run has left hold their lease still.
     const bool is_ours = holder.note && holder.note->job == run_id_;

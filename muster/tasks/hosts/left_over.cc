@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
@@ -24,21 +25,21 @@ namespace {
 
 constexpr std::chrono::seconds kEndWithin{10};
 
-bool has_mark(pid_t pid, const std::vector<std::string>& marks) {
+bool has_mark(pid_t pid, const Strings& marks) {
   const auto entries = environment_entries(pid);
   return std::ranges::any_of(
       marks, [&](const std::string& mark) { return contains(entries, cat("MUSTER_MARK=", mark)); });
 }
 
 // This user's processes that were started with one of `marks`, this one left out.
-std::vector<pid_t> processes_of(const std::vector<std::string>& marks) {
+std::vector<pid_t> processes_of(const Strings& marks) {
   return filtered(numbers_in_folder("/proc"),
                   [&](pid_t pid) { return pid != ::getpid() && has_mark(pid, marks); });
 }
 
 }  // namespace
 
-void end_left_over(const std::string& run_dir, const std::vector<std::string>& marks) {
+void end_left_over(const std::string& run_dir, const Strings& marks) {
   const Deadline deadline(kEndWithin);
   // A process may have started more before it was killed: the processes are looked for until there
   // are none.

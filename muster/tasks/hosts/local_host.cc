@@ -119,7 +119,7 @@ void LocalHost::take_back(const PoolExit& exit) {
   Running& had = order.mapped();
   if (exit.alive.empty())
     return end_leases(had);
-  std::vector<std::string> processes = exit.survivors;
+  Strings processes = exit.survivors;
   append_all(processes, exit.unclear);
   const std::string by = cat("held by ",
                              join(processes, ", "),
@@ -161,7 +161,7 @@ void LocalHost::on_held(int gpu, int units, const std::string& by) {
 // Tells what other jobs have of the GPU, and what is kept of it for ended tasks.
 void LocalHost::tell_held(int gpu) const {
   int units = 0;
-  std::vector<std::string> by;
+  Strings by;
   if (const Foreign foreign = find_or(foreign_units_, gpu); foreign.units > 0) {
     units += foreign.units;
     by.push_back(foreign.by);
@@ -178,7 +178,7 @@ void LocalHost::tell_held(int gpu) const {
 
 // GPUs that are kept for processes which tasks have left are in the way as other jobs' leases are.
 std::string LocalHost::held() const {
-  std::vector<std::string> held;
+  Strings held;
   if (const std::string foreign = foreign_.describe(); !foreign.empty())
     held.push_back(foreign);
   for (const Kept& kept : kept_) {

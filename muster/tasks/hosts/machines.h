@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/tasks/hosts/remote_host.h"
@@ -18,9 +19,9 @@ namespace muster {
 struct TaskMachine {
   std::string name = {};
   bool here = false;
-  int slots = 0;                       // tasks at a time; 0: no limit
-  int cpus = 0;                        // that the run may have of it; 0: all
-  std::vector<std::string> argv = {};  // starts the server there
+  int slots = 0;      // tasks at a time; 0: no limit
+  int cpus = 0;       // that the run may have of it; 0: all
+  Strings argv = {};  // starts the server there
   Environment command_environment = {};
   Environment environment = {};  // to be set there
   std::string advice = {};       // what to look at when it cannot be reached

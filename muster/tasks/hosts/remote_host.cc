@@ -387,7 +387,7 @@ std::string why_no_answer(const RemoteHost& host) {
 // Nothing may be said for a minute otherwise.
 void tell_who_is_waited_for(const std::vector<std::unique_ptr<RemoteHost>>& hosts) {
   constexpr size_t kMostNamed = 4;
-  std::vector<std::string> names;
+  Strings names;
   for (const auto& host : hosts) {
     if (!host->answered())
       names.push_back(host->name());
@@ -423,7 +423,7 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
     next_word = Clock::now() + kFurtherWords;
     tell_who_is_waited_for(hosts);
   }
-  std::vector<std::string> problems =
+  Strings problems =
       mapped(hosts | std::views::filter([&](const auto& host) { return !host->inventory(); }),
              [&](const auto& host) { return why_no_answer(*host); });
   if (!problems.empty())

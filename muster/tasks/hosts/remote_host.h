@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
 #include "muster/supervise/child.h"
 #include "muster/tasks/hosts/line_channel.h"
 #include "muster/tasks/hosts/remote_message.h"
@@ -22,10 +23,10 @@
 namespace muster {
 
 struct RemoteHostOptions {
-  std::vector<std::string> argv = {};  // reaches the host and starts the server there
-  Environment environment = {};        // of that command
-  RemoteHello hello = {};              // its name is the host's
-  std::string advice = {};             // what to look at when no answer comes
+  Strings argv = {};             // reaches the host and starts the server there
+  Environment environment = {};  // of that command
+  RemoteHello hello = {};        // its name is the host's
+  std::string advice = {};       // what to look at when no answer comes
 };
 
 // What the event loop calls to tell the runner.

@@ -34,13 +34,13 @@ constexpr int kMostRanksOfTask = 1'000'000;
 constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;
 
 // Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be.
-WireJson wire_texts(const std::vector<std::string>& texts) {
+WireJson wire_texts(const Strings& texts) {
   return mapped(texts, text_of_bytes);
 }
 
 // The bytes that wire_texts has written.
-std::vector<std::string> texts_from(JsonObject& json, const char* key) {
-  std::vector<std::string> texts = json.texts_or_none(key);
+Strings texts_from(JsonObject& json, const char* key) {
+  Strings texts = json.texts_or_none(key);
   for (std::string& text : texts)
     text = bytes_of_text(text, kWhat);
   return texts;

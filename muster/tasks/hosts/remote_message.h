@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 #include "muster/device/inventory.h"
 #include "muster/tasks/hosts/task_host.h"
 
@@ -46,8 +47,8 @@ struct RemoteHello {
 struct RemoteBegin {
   std::string run_id = {};
   std::string run_dir = {};
-  std::string mark = {};                  // MUSTER_MARK of what it starts
-  std::vector<std::string> earlier = {};  // of what earlier runs may have left there
+  std::string mark = {};  // MUSTER_MARK of what it starts
+  Strings earlier = {};   // of what earlier runs may have left there
   std::chrono::milliseconds grace{30'000};
   bool lease = true;
   Visibility visibility = Visibility::job;
@@ -57,8 +58,8 @@ struct RemoteStart {
   int id = 0;
   Task task = {};  // name, argv, environment, directory and ranks
   int attempt = 0;
-  std::vector<std::string> gpus = {};  // UUIDs, neighbours side by side
-  int units = 0;                       // of each
+  Strings gpus = {};  // UUIDs, neighbours side by side
+  int units = 0;      // of each
   uint64_t memory_bytes = 0;
   int cpus = 0;  // that it may count on
   std::vector<int> bound = {};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
 #include "muster/tasks/hosts/remote_host.h"
 
 namespace muster {
@@ -58,7 +59,7 @@ class HostRetry {
   std::string what_is_missing() const;
 
   RemoteHostOptions options_;
-  std::vector<std::string> gpus_;  // UUIDs
+  Strings gpus_;  // UUIDs
   bool trying_ = false;
   bool begun_ = false;
   Clock::time_point next_ = {};

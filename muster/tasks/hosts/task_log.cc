@@ -48,8 +48,8 @@ Fd open_task_log(const std::string& path) {
   return create_log(folder.get(), path, O_RDWR | O_APPEND);
 }
 
-std::vector<std::string> last_lines_of_log(int fd, int count) {
-  std::vector<std::string> lines = split(trim(tail_of_file(fd, kLogTail)), '\n');
+Strings last_lines_of_log(int fd, int count) {
+  Strings lines = split(trim(tail_of_file(fd, kLogTail)), '\n');
   if (lines.size() == 1 && lines[0].empty())
     return {};
   if (std::ssize(lines) > count)

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -20,7 +20,7 @@ Fd make_task_folder(const std::string& folder);
 Fd open_task_log(const std::string& path);
 
 // The last lines, at most `count`, of the file's last 64 KiB, as they were seen (seen_line.h).
-std::vector<std::string> last_lines_of_log(int fd, int count);
+Strings last_lines_of_log(int fd, int count);
 
 // The result that a task printed (last_json_line.h), of its log at `path`, which `fd` has open;
 // empty when it printed none, or took its log away.

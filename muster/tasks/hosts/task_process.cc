@@ -215,7 +215,7 @@ namespace {
 
 // The task's command. A Python script is run as `muster run` does it, whether it can be executed
 // itself or not.
-std::vector<std::string> command_of_task(const Task& task, const TaskRunFacts& run) {
+Strings command_of_task(const Task& task, const TaskRunFacts& run) {
   const std::string& program = task.argv.at(0);
   if (!program.ends_with(".py"))
     return task.argv;
@@ -223,30 +223,30 @@ std::vector<std::string> command_of_task(const Task& task, const TaskRunFacts& r
   const std::string path = is_in_folder ? cat(task.directory, "/", program) : program;
   if (::access(path.c_str(), R_OK) != 0)
     return task.argv;  // a program of PATH, or none
-  std::vector<std::string> command = {find_or(run.environment, "PYTHON_EXEC", "python3"), "-u"};
+  Strings command = {find_or(run.environment, "PYTHON_EXEC", "python3"), "-u"};
   command.insert(command.end(), task.argv.begin(), task.argv.end());
   return command;
 }
 
 }  // namespace
 
-std::vector<std::string> task_argv(const Task& task,
-                                   const TaskRunFacts& run,
-                                   const DevicePool& pool,
-                                   const std::string& plan_path,
-                                   const std::string& task_dir) {
-  const std::vector<std::string> command = command_of_task(task, run);
+Strings task_argv(const Task& task,
+                  const TaskRunFacts& run,
+                  const DevicePool& pool,
+                  const std::string& plan_path,
+                  const std::string& task_dir) {
+  const Strings command = command_of_task(task, run);
   if (task.ranks <= 1)
     return command;
-  std::vector<std::string> argv = {run.launcher,
-                                   "run",
-                                   "--quiet",
-                                   "--plan",
-                                   plan_path,
-                                   "--run-dir",
-                                   task_dir,
-                                   "--shutdown-timeout",
-                                   cat(run.grace.count(), "ms")};
+  Strings argv = {run.launcher,
+                  "run",
+                  "--quiet",
+                  "--plan",
+                  plan_path,
+                  "--run-dir",
+                  task_dir,
+                  "--shutdown-timeout",
+                  cat(run.grace.count(), "ms")};
   if (!run.lease || pool.inventory().simulated)
     argv.emplace_back("--no-lease");
   argv.emplace_back("--no-python");

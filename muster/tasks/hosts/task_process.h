@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/plan.h"
 #include "muster/tasks/schedule/device_pool.h"
@@ -56,10 +57,10 @@ Environment task_environment(const Task& task,
 
 // The command that is executed: the task's argv, or the launcher with it, whose run's folder is the
 // task's.
-std::vector<std::string> task_argv(const Task& task,
-                                   const TaskRunFacts& run,
-                                   const DevicePool& pool,
-                                   const std::string& plan_path,
-                                   const std::string& task_dir);
+Strings task_argv(const Task& task,
+                  const TaskRunFacts& run,
+                  const DevicePool& pool,
+                  const std::string& plan_path,
+                  const std::string& task_dir);
 
 }  // namespace muster

@@ -97,7 +97,7 @@ class JournalFold {
   void take_start(const ReadJson& record, size_t task) {
     TaskResult& result = state_.results[task];
     TaskAttempt attempt{.attempt = record.at("attempt"), .host = record.at("host")};
-    attempt.devices = record.value("devices", std::vector<std::string>());
+    attempt.devices = record.value("devices", Strings());
     attempt.gpu_indices = record.value("gpus", std::vector<int>());
     attempt.gpu_fraction = record.value("fraction", 1.0);
     attempt.cpus = record.value("cpus", std::vector<int>());

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/journal/journal.h"
 #include "muster/tasks/task.h"
 
@@ -26,7 +27,7 @@ struct TaskStops {
 // The state of a run by its journal.
 struct JournalState {
   JournalHead head = {};                    // of the first run
-  std::vector<std::string> marks = {};      // MUSTER_MARK of all that all runs started
+  Strings marks = {};                       // MUSTER_MARK of all that all runs started
   std::vector<TaskResult> results = {};     // by the place among the tasks
   std::vector<TakenShare> taken = {};       // by each task's last attempt
   std::vector<TaskFailures> failures = {};  // of each task, in the last run

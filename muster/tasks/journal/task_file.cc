@@ -81,7 +81,7 @@ Task task_of(const FileJson& json) {
   task.needs = mapped(json.at("needs"), need_of);
   task.on = json.value("on", "");
   task.ranks = json.value("ranks", 1);
-  task.after = json.value("after", std::vector<std::string>());
+  task.after = json.value("after", Strings());
   task.priority = json.value("priority", 0);
   task.retries = json.value("retries", 0);
   task.back_off = std::chrono::milliseconds(json.at("back_off_ms").get<int64_t>());

@@ -9,7 +9,6 @@
 #include <array>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -42,7 +41,7 @@ bool is_of_card(const std::string& line) {
 
 // The first line of the card with which the log ends: then the task was a job. The end of the lines
 // where there is none, also where the task has gone on after such a card.
-std::vector<std::string>::const_iterator card_in(const std::vector<std::string>& lines) {
+Strings::const_iterator card_in(const Strings& lines) {
   const auto last = std::find_if(lines.rbegin(), lines.rend(), begins_card);
   if (last == lines.rend())
     return lines.end();
@@ -56,8 +55,7 @@ std::string shown(const std::string& line) {
 }
 
 // The lines as a card quotes them.
-std::string quoted(std::vector<std::string>::const_iterator from,
-                   std::vector<std::string>::const_iterator to) {
+std::string quoted(Strings::const_iterator from, Strings::const_iterator to) {
   std::string out;
   for (; from != to; ++from)
     out += cat("    | ", shown(*from), "\n");
@@ -68,8 +66,8 @@ std::string quoted(std::vector<std::string>::const_iterator from,
 // there any more: they are quoted.
 std::string card_of_job(const Task& task,
                         const TaskAttempt& attempt,
-                        const std::vector<std::string>& lines,
-                        std::vector<std::string>::const_iterator card) {
+                        const Strings& lines,
+                        Strings::const_iterator card) {
   std::string out = cat(kByMuster,
                         printable(task.name),
                         " failed: ",
@@ -110,7 +108,7 @@ std::string task_card(const Task& task, const TaskResult& result) {
     return out;
   const TaskAttempt& attempt = result.attempts.back();
   const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  std::vector<std::string> lines = last_lines_of_log(log.get(), kLinesWithCard);
+  Strings lines = last_lines_of_log(log.get(), kLinesWithCard);
   const auto card = card_in(lines);
   const bool by_itself = attempt.signal == 0 ? attempt.exit_code != 0 : task.ranks > 1;
   const bool has_own_card = card != lines.end();

@@ -6,13 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
 
 struct ResultColumns {
-  std::vector<std::string> parameters = {};
-  std::vector<std::string> fields = {};  // of the JSON lines, in the order in which they were met
+  Strings parameters = {};
+  Strings fields = {};  // of the JSON lines, in the order in which they were met
 };
 
 ResultColumns result_columns(const std::vector<Task>& tasks,

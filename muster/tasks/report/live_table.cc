@@ -244,9 +244,9 @@ std::string LiveTable::head(const TaskSchedule& schedule, double now) const {
 }
 
 // The head, and a line for each task that runs, as many as the terminal has room for.
-std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double now) const {
+Strings LiveTable::lines(const TaskSchedule& schedule, double now) const {
   constexpr size_t kWidestName = 40;
-  std::vector<std::string> lines = {cut_to(head(schedule, now), options_.columns)};
+  Strings lines = {cut_to(head(schedule, now), options_.columns)};
   size_t width = 0;
   for (const auto& [task, attempt] : running_)
     width = std::max(width, std::min(kWidestName, tasks_[task].name.size()));
@@ -274,7 +274,7 @@ void LiveTable::tick(const TaskSchedule& schedule, double now) {
   if (!options_.table)
     return;
   wipe();
-  const std::vector<std::string> table = lines(schedule, now);
+  const Strings table = lines(schedule, now);
   write_within(options_.fd, join(table, "\n") + "\n", kReaderPatience);
   drawn_ = table.size();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
 #include "muster/tasks/report/run_view.h"
 
 namespace muster {
@@ -41,7 +42,7 @@ class LiveTable : public RunView {
   void tick(const TaskSchedule& schedule, double now) override;
 
   // The table's lines, for tests too.
-  std::vector<std::string> lines(const TaskSchedule& schedule, double now) const;
+  Strings lines(const TaskSchedule& schedule, double now) const;
 
  private:
   struct Like {  // tasks of one [[task]], or of one program

@@ -58,29 +58,29 @@ std::string csv_cell(const std::string& text) {
   return quoted + "\"";
 }
 
-void append_csv_row(std::string& out, const std::vector<std::string>& cells) {
+void append_csv_row(std::string& out, const Strings& cells) {
   const auto written = mapped(cells, csv_cell);
   out += cat(join(written, ","), "\r\n");
 }
 
 // The facts of a task that are no parameters and no fields.
-const std::vector<std::string>& csv_columns() {
-  static const std::vector<std::string> columns = {"state",
-                                                   "reason",
-                                                   "restarts",
-                                                   "host",
-                                                   "devices",
-                                                   "seconds",
-                                                   "exit_code",
-                                                   "signal",
-                                                   "timed_out"};
+const Strings& csv_columns() {
+  static const Strings columns = {"state",
+                                  "reason",
+                                  "restarts",
+                                  "host",
+                                  "devices",
+                                  "seconds",
+                                  "exit_code",
+                                  "signal",
+                                  "timed_out"};
   return columns;
 }
 
 // The cells of csv_columns. Those that are not known are empty: all after the devices where the
 // attempt has no end, and all after the seconds where it was lost.
-std::vector<std::string> csv_facts(const TaskResult& result) {
-  std::vector<std::string> cells = {to_string(result.state), result.reason, restarts_text(result)};
+Strings csv_facts(const TaskResult& result) {
+  Strings cells = {to_string(result.state), result.reason, restarts_text(result)};
   if (!result.attempts.empty()) {
     const TaskAttempt& last = result.attempts.back();
     cells.push_back(last.host);
@@ -109,10 +109,10 @@ std::string column_title(const std::string& prefix,
 
 // The titles in the order of the cells. Facts keep their names; a parameter or field that has one
 // of these gets another.
-std::vector<std::string> csv_titles(const ResultColumns& columns) {
+Strings csv_titles(const ResultColumns& columns) {
   std::set<std::string> taken = {"name"};
   taken.insert(csv_columns().begin(), csv_columns().end());
-  std::vector<std::string> titles = {"name"};
+  Strings titles = {"name"};
   for (const std::string& name : columns.parameters)
     titles.push_back(column_title("parameter", name, taken));
   append_all(titles, csv_columns());
@@ -139,7 +139,7 @@ std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskRe
   std::string text;
   append_csv_row(text, csv_titles(columns));
   for (const size_t i : indices_of(tasks)) {
-    std::vector<std::string> cells = {tasks[i].name};
+    Strings cells = {tasks[i].name};
     append_mapped(cells, columns.parameters, [&](const std::string& name) {
       return parameter(tasks[i], name);
     });

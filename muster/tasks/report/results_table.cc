@@ -83,11 +83,11 @@ std::string time_text(const TaskResult& result) {
 }
 
 // Texts that are too wide are cut. Devices and time are of the last attempt.
-std::vector<std::string> table_row(const Task& task,
-                                   const TaskResult& result,
-                                   const ResultColumns& columns,
-                                   bool with_host) {
-  std::vector<std::string> cells = {fit_text(task.name, kMaxCell)};
+Strings table_row(const Task& task,
+                  const TaskResult& result,
+                  const ResultColumns& columns,
+                  bool with_host) {
+  Strings cells = {fit_text(task.name, kMaxCell)};
   for (const std::string& name : columns.parameters)
     cells.push_back(fit_text(parameter(task, name), kMaxCell));
   cells.insert(cells.end(), {state_text(result), restarts_text(result)});

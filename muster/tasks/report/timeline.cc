@@ -334,7 +334,7 @@ class TimelinePage {
   std::string tooltip(const TimelineBar& bar) const {
     const Task& task = tasks_[bar.task];
     const TaskAttempt& attempt = results_[bar.task].attempts[bar.attempt];
-    std::vector<std::string> lines = {xml_text(task.name)};
+    Strings lines = {xml_text(task.name)};
     for (const auto& [name, value] : task.parameters)
       lines.push_back(xml_text(cat(name, " = ", fit_text(value, 100))));
     lines.push_back(xml_text(devices_text(attempt, true)));

@@ -169,7 +169,7 @@ class NeedJudge {
         where = host.name;
       most = std::max(most, sizes[num_gpus_ - 1]);
     }
-    const std::vector<std::string> texts = format_compared_bytes({need_.memory_bytes, most});
+    const Strings texts = format_compared_bytes({need_.memory_bytes, most});
     const std::string which = asked(cat(" with ", texts[0]));
     if (most == 0)
       return cat(which, ": how much memory GPUs have is not known (host ", where, ")");
@@ -222,7 +222,7 @@ std::string what_there_is(const NeedsCheck& check) {
     gpus = std::max(gpus, host.gpus.size());
     cores = std::max(cores, host.num_cores);
   }
-  std::vector<std::string> parts;
+  Strings parts;
   if (gpus > 0)
     parts.push_back(plural(gpus, "GPU"));
   if (cores > 0)
@@ -350,7 +350,7 @@ void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
     ++groups[position->second].num_tasks;
   }
   NeedsChecker checker(check);
-  std::vector<std::string> problems;
+  Strings problems;
   for (const NeedGroup& group : groups) {
     std::string problem = checker.problem_of(group);
     if (problem.empty())

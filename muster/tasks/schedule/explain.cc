@@ -20,15 +20,13 @@ namespace muster {
 namespace {
 
 // "a, b, c and 4 more".
-std::string named_list(std::vector<std::string> names) {
+std::string named_list(Strings names) {
   constexpr size_t kMostNamed = 5;
   return join_first(std::move(names), ", ", kMostNamed);
 }
 
 // Why a GPU that has units enough has too little memory. `names` are the tasks on it.
-std::string explain_memory(const PoolGpu& gpu,
-                           const TaskNeed& need,
-                           const std::vector<std::string>& names) {
+std::string explain_memory(const PoolGpu& gpu, const TaskNeed& need, const Strings& names) {
   const std::string left = format_compared_bytes({gpu.memory_left, need.memory_bytes})[0];
   if (!names.empty())
     return cat("has ", left, " left beside ", named_list(names));
@@ -78,18 +76,18 @@ class ScheduleExplainer {
   std::string explain_cpus(const TaskNeed& need, size_t task) const;
   std::string explain_host(int host, const TaskNeed& need, size_t task) const;
   std::string explain_reserved_cpus(int host, size_t task) const;
-  std::vector<std::string> names_running(const std::function<bool(const Allocation&)>& holds) const;
-  std::vector<std::string> names_on_gpu(int host, int gpu) const;
-  std::vector<std::string> names_on_cpus(int host) const;
+  Strings names_running(const std::function<bool(const Allocation&)>& holds) const;
+  Strings names_on_gpu(int host, int gpu) const;
+  Strings names_on_cpus(int host) const;
 
   const TaskSchedule& schedule_;
   const std::vector<PoolHost>& hosts_;
 };
 
 // The running tasks whose devices are as `holds` asks.
-std::vector<std::string> ScheduleExplainer::names_running(
+Strings ScheduleExplainer::names_running(
     const std::function<bool(const Allocation&)>& holds) const {
-  std::vector<std::string> names;
+  Strings names;
   for (const auto& [task, running] : schedule_.running_) {
     if (holds(running.where))
       names.push_back(name(task));
@@ -98,13 +96,13 @@ std::vector<std::string> ScheduleExplainer::names_running(
 }
 
 // The tasks that have a part of the GPU.
-std::vector<std::string> ScheduleExplainer::names_on_gpu(int host, int gpu) const {
+Strings ScheduleExplainer::names_on_gpu(int host, int gpu) const {
   return names_running(
       [&](const Allocation& where) { return where.host == host && contains(where.gpus, gpu); });
 }
 
 // The tasks that count CPUs of the host.
-std::vector<std::string> ScheduleExplainer::names_on_cpus(int host) const {
+Strings ScheduleExplainer::names_on_cpus(int host) const {
   return names_running(
       [&](const Allocation& where) { return where.host == host && where.cpus > 0; });
 }
@@ -140,7 +138,7 @@ std::string ScheduleExplainer::explain_gpu(const TaskNeed& need,
   const int units = units_of(need);
   if (it.leased_units > 0 && it.units_left - it.leased_units < units)
     return cat("is ", it.leased_by);
-  const std::vector<std::string> names = names_on_gpu(host, gpu);
+  const Strings names = names_on_gpu(host, gpu);
   if (it.units_left < units)
     return cat("has ", named_list(names));
   if (it.memory_left < need.memory_bytes)
@@ -172,7 +170,7 @@ std::string ScheduleExplainer::explain_host(int host, const TaskNeed& need, size
     return "";
   std::string text =
       cat("    ", it.cpus_left, " of ", plural(it.cpus, "CPU"), " of ", it.name, " are free");
-  const std::vector<std::string> names = names_on_cpus(host);
+  const Strings names = names_on_cpus(host);
   if (!names.empty())
     text += cat(", ", named_list(names), word_for(names.size(), " has", " have"), " the others");
   return cat(text, reserved, "\n");
@@ -180,7 +178,7 @@ std::string ScheduleExplainer::explain_host(int host, const TaskNeed& need, size
 
 // "; 4 are reserved for a and b", which are tasks that come before this one. Empty: none are.
 std::string ScheduleExplainer::explain_reserved_cpus(int host, size_t task) const {
-  std::vector<std::string> names;
+  Strings names;
   int cpus = 0;
   for (const Reservation& waits : schedule_.reservations_.all()) {
     const int reserved = reserved_cpus(waits, host);
@@ -249,7 +247,7 @@ std::string ScheduleExplainer::explain_running(size_t task, double now) const {
 
 // The tasks that it comes after and that are not done.
 std::string ScheduleExplainer::explain_missing(size_t task) const {
-  std::vector<std::string> before;
+  Strings before;
   for (const std::string& other : schedule_.tasks_[task].after) {
     const TaskState state = schedule_.state(schedule_.numbers_.at(other));
     if (state != TaskState::done)

@@ -106,7 +106,7 @@ namespace {
 
 // The program that the element becomes.
 struct ElementProgram {
-  std::vector<std::string> argv = {};
+  Strings argv = {};
   Environment environment = {};
 };
 
@@ -198,7 +198,7 @@ void exec_element(const std::string& path, int index) {
         errno);
   const std::string path_of_program =
       find_program(program.argv[0], find_or(program.environment, "PATH"));
-  const std::vector<std::string> settings = exec_entries(program.environment);
+  const Strings settings = exec_entries(program.environment);
   const std::vector<char*> argv = exec_pointers(program.argv);
   const std::vector<char*> envp = exec_pointers(settings);
   for (const int signal : {SIGINT, SIGQUIT})

@@ -5,8 +5,8 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/placement/plan.h"
 #include "muster/tasks/task.h"
 
@@ -19,7 +19,7 @@ std::string element_line(const Task& task,
 
 struct SlurmElement {
   std::string name = {};
-  std::vector<std::string> argv = {};
+  Strings argv = {};
   Environment environment = {};
   std::string directory = {};
   std::string run_dir = {};

@@ -217,7 +217,7 @@ class SlurmPlanner {
                        cat("--array=", to_cpu_list(indices)),
                        cat("--output=", log_pattern()),
                        "--open-mode=append"};  // of a start that was requeued
-    const std::vector<std::string> request = slurm_request(tasks_[tasks[0]], highest_);
+    const Strings request = slurm_request(tasks_[tasks[0]], highest_);
     array.arguments.insert(array.arguments.end(), request.begin(), request.end());
     plan_.arrays.push_back(std::move(array));
   }
@@ -246,7 +246,7 @@ SlurmPlan plan_slurm(const std::vector<Task>& tasks, const SlurmOptions& options
 }
 
 // A job after several others waits for all of them.
-std::string dependency_argument(const SlurmArray& array, const std::vector<std::string>& job_ids) {
+std::string dependency_argument(const SlurmArray& array, const Strings& job_ids) {
   if (array.after.empty())
     return "";
   std::string text = cat("--dependency=", array.corresponding ? "aftercorr" : "afterok");

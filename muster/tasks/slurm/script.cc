@@ -156,7 +156,7 @@ std::string starts(const Task& task, const std::string& command) {
 }  // namespace
 
 // Slurm chooses nodes and GPUs itself. A priority below the highest becomes a nice value.
-std::vector<std::string> slurm_request(const Task& task, int highest) {
+Strings slurm_request(const Task& task, int highest) {
   if (!task.on.empty()) {
     throw invalid_argument(
         "--submit slurm: expected tasks without on, since Slurm chooses the GPUs, got on = '",
@@ -165,7 +165,7 @@ std::vector<std::string> slurm_request(const Task& task, int highest) {
         printable(task.name),
         "); name a model instead");
   }
-  std::vector<std::string> flags = {"--nodes=1", "--ntasks=1"};
+  Strings flags = {"--nodes=1", "--ntasks=1"};
   const TaskNeed& need = task.needs.front();
   if (need.gpus > 0)
     flags.push_back(gres_of(task));
@@ -179,8 +179,8 @@ std::vector<std::string> slurm_request(const Task& task, int highest) {
 }
 
 // None of these keeps a task from being submitted.
-std::vector<std::string> slurm_notes(const Task& task) {
-  std::vector<std::string> notes;
+Strings slurm_notes(const Task& task) {
+  Strings notes;
   const TaskNeed& need = task.needs.front();
   if (task.needs.size() > 1)
     notes.emplace_back("Slurm knows no alternatives: the first of needs is asked for");
@@ -206,7 +206,7 @@ std::string slurm_time(std::chrono::milliseconds time) {
 std::string slurm_script(const Task& task,
                          const std::string& elements_path,
                          const SlurmOptions& options) {
-  std::vector<std::string> words = options.exec_element;
+  Strings words = options.exec_element;
   words.push_back(elements_path);
   std::string command = shell_command(words) + " \"$SLURM_ARRAY_TASK_ID\"";
   std::string script =

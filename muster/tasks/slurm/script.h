@@ -4,8 +4,8 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/slurm/submit.h"
 
 namespace muster {
@@ -13,10 +13,10 @@ namespace muster {
 // Flags for what the task needs; two tasks with the same flags and the same script can be of one
 // array. Throws: invalid_argument for what Slurm cannot be asked for. `highest` is the highest
 // priority of all tasks.
-std::vector<std::string> slurm_request(const Task& task, int highest);
+Strings slurm_request(const Task& task, int highest);
 
 // A line for each thing that Slurm cannot be told of this task.
-std::vector<std::string> slurm_notes(const Task& task);
+Strings slurm_notes(const Task& task);
 
 std::string slurm_script(const Task& task,
                          const std::string& elements_path,

@@ -51,7 +51,7 @@ std::string said_in(const Fd& fd) {
 }
 
 // sbatch has the environment of this process, as a user's shell would give it.
-SbatchEnd run_sbatch(const std::vector<std::string>& argv) {
+SbatchEnd run_sbatch(const Strings& argv) {
   const Fd out = memory_for("sbatch-out");
   const Fd err = memory_for("sbatch-err");
   const Child child = spawn_child({.argv = argv,
@@ -76,7 +76,7 @@ std::string job_id_of(const std::string& said) {
 }
 
 // Jobs that were submitted before stay, and are named.
-[[noreturn]] void fail_submit(const SbatchEnd& end, const std::vector<std::string>& submitted) {
+[[noreturn]] void fail_submit(const SbatchEnd& end, const Strings& submitted) {
   std::string message = cat("sbatch: expected the number of a job, got ");
   if (WIFEXITED(end.status) && WEXITSTATUS(end.status) != 0)
     message += cat("exit code ", WEXITSTATUS(end.status), " ");
@@ -89,7 +89,7 @@ std::string job_id_of(const std::string& said) {
 // Which job has which tasks, by the index of its array.
 std::string jobs_json(const SlurmPlan& plan,
                       const std::vector<Task>& tasks,
-                      const std::vector<std::string>& job_ids) {
+                      const Strings& job_ids) {
   nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
   for (const size_t i : indices_of(job_ids)) {
     nlohmann::ordered_json elements = nlohmann::ordered_json::object();
@@ -103,10 +103,8 @@ std::string jobs_json(const SlurmPlan& plan,
 
 }  // namespace
 
-std::vector<std::string> sbatch_argv(const SlurmArray& array,
-                                     const SlurmOptions& options,
-                                     const std::vector<std::string>& job_ids) {
-  std::vector<std::string> argv = options.sbatch;
+Strings sbatch_argv(const SlurmArray& array, const SlurmOptions& options, const Strings& job_ids) {
+  Strings argv = options.sbatch;
   argv.insert(argv.end(), array.arguments.begin(), array.arguments.end());
   const std::string dependency = dependency_argument(array, job_ids);
   // The second flag ends a job after one that failed, which would be pending for ever.
@@ -116,9 +114,9 @@ std::vector<std::string> sbatch_argv(const SlurmArray& array,
   return argv;
 }
 
-std::vector<std::string> submit_slurm(const SlurmPlan& plan,
-                                      const std::vector<Task>& tasks,
-                                      const SlurmOptions& options) {
+Strings submit_slurm(const SlurmPlan& plan,
+                     const std::vector<Task>& tasks,
+                     const SlurmOptions& options) {
   const std::string folder = options.run_dir + "/slurm";
   std::error_code error;
   for (const std::string& path : {folder, options.run_dir + "/logs"}) {
@@ -130,7 +128,7 @@ std::vector<std::string> submit_slurm(const SlurmPlan& plan,
     write_file(array.elements_path, array.elements);
     write_file(array.script_path, array.script);
   }
-  std::vector<std::string> job_ids;
+  Strings job_ids;
   for (const SlurmArray& array : plan.arrays) {
     const SbatchEnd end = run_sbatch(sbatch_argv(array, options, job_ids));
     const std::string id = job_id_of(end.out);

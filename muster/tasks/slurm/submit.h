@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/placement/plan.h"
 #include "muster/tasks/task.h"
 
@@ -22,17 +23,17 @@ namespace muster {
 
 struct SlurmOptions {
   std::string run_dir = {};  // absolute; arrays go to its folder slurm, their output to logs
-  Visibility visibility = Visibility::job;       // of its GPUs, what a task's ranks see
-  std::vector<std::string> exec_element = {};    // what becomes an element: FILE and INDEX follow
-  std::vector<std::string> sbatch = {"sbatch"};  // with what the user adds, as --partition=gpu
+  Visibility visibility = Visibility::job;  // of its GPUs, what a task's ranks see
+  Strings exec_element = {};                // what becomes an element: FILE and INDEX follow
+  Strings sbatch = {"sbatch"};              // with what the user adds, as --partition=gpu
   int max_array = 1000;  // elements of one array; Slurm's MaxArraySize is 1001 unless it was set
 };
 
 // All tasks that ask for the same and are after the same.
 struct SlurmArray {
-  std::vector<size_t> tasks = {};           // positions in the list given
-  std::vector<int> indices = {};            // the array's index of each
-  std::vector<std::string> arguments = {};  // of sbatch, before --dependency and the script
+  std::vector<size_t> tasks = {};  // positions in the list given
+  std::vector<int> indices = {};   // the array's index of each
+  Strings arguments = {};          // of sbatch, before --dependency and the script
   std::string script_path = {};
   std::string script = {};
   std::string elements_path = {};
@@ -44,7 +45,7 @@ struct SlurmArray {
 
 struct SlurmPlan {
   std::vector<SlurmArray> arrays = {};  // in an order in which they can be submitted
-  std::vector<std::string> notes = {};  // what Slurm cannot be told, a line each
+  Strings notes = {};                   // what Slurm cannot be told, a line each
 };
 
 // Throws: invalid_argument for what Slurm cannot be asked for: `on`, a model that is no type's
@@ -52,18 +53,16 @@ struct SlurmPlan {
 SlurmPlan plan_slurm(const std::vector<Task>& tasks, const SlurmOptions& options);
 
 // "--dependency=afterok:12:13_4"; empty: none. `job_ids` of the arrays before it.
-std::string dependency_argument(const SlurmArray& array, const std::vector<std::string>& job_ids);
+std::string dependency_argument(const SlurmArray& array, const Strings& job_ids);
 
 // The command that submits the array, once the arrays before it have their `job_ids`.
-std::vector<std::string> sbatch_argv(const SlurmArray& array,
-                                     const SlurmOptions& options,
-                                     const std::vector<std::string>& job_ids);
+Strings sbatch_argv(const SlurmArray& array, const SlurmOptions& options, const Strings& job_ids);
 
 // Writes the plan's files and submits the arrays, one after the other; the ids of their jobs, which
 // are in slurm/jobs.json too. Blocking: as long as sbatch takes. Throws: SpawnError when there is
 // no sbatch; io when it refuses, naming what has been submitted before.
-std::vector<std::string> submit_slurm(const SlurmPlan& plan,
-                                      const std::vector<Task>& tasks,
-                                      const SlurmOptions& options);
+Strings submit_slurm(const SlurmPlan& plan,
+                     const std::vector<Task>& tasks,
+                     const SlurmOptions& options);
 
 }  // namespace muster

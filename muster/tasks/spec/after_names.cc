@@ -146,8 +146,8 @@ class AfterResolver {
     if (found == by_written_.end())
       return add_unknown_template(entry);
     const size_t other = found->second;
-    const std::vector<std::string> shared = shared_parameters(templates_[of], templates_[other]);
-    std::map<std::vector<std::string>, Positions> by_values;
+    const Strings shared = shared_parameters(templates_[of], templates_[other]);
+    std::map<Strings, Positions> by_values;
     for (size_t i = begins_[other]; i < begins_[other + 1]; ++i)
       by_values[values_of(i, shared)].push_back(i);
     for (size_t i = begins_[of]; i < begins_[of + 1]; ++i) {
@@ -169,7 +169,7 @@ class AfterResolver {
   }
 
   // The names of the parameters that both templates have.
-  static std::vector<std::string> shared_parameters(const TaskTemplate& a, const TaskTemplate& b) {
+  static Strings shared_parameters(const TaskTemplate& a, const TaskTemplate& b) {
     return mapped(a.each | std::views::filter([&](const TaskParameter& parameter) {
                     return contains(b.each, parameter.name, &TaskParameter::name);
                   }),
@@ -177,8 +177,7 @@ class AfterResolver {
   }
 
   // The task's values of these parameters, in their order.
-  std::vector<std::string> values_of(size_t task,
-                                     const std::vector<std::string>& parameters) const {
+  Strings values_of(size_t task, const Strings& parameters) const {
     return mapped(parameters, [&](const std::string& parameter) {
       return tasks_[task].parameters.at(parameter);
     });
@@ -215,7 +214,7 @@ class AfterResolver {
     const Positions cycle = find_cycle(after_);
     if (cycle.empty())
       return;
-    std::vector<std::string> names;
+    Strings names;
     for (size_t i = 0; i < cycle.size(); ++i) {
       if (i == kMaxCycleShown && cycle.size() > kMaxCycleShown + 1) {
         names.push_back(cat("… (", cycle.size() - kMaxCycleShown - 1, " more)"));

@@ -29,7 +29,7 @@ size_t width_of_range(std::string_view first, std::string_view last) {
 }  // namespace
 
 // The difference is reckoned without signs, since the ends may be those of int64_t.
-std::optional<std::vector<std::string>> range_values(std::string_view text) {
+std::optional<Strings> range_values(std::string_view text) {
   const size_t dots = text.find("..");
   if (dots == std::string_view::npos)
     return std::nullopt;

@@ -4,13 +4,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace muster {
 
 // "1..3" is 1, 2 and 3, "08..10" is 08, 09 and 10; any other text than two whole numbers with ".."
 // between them is no range. Throws: invalid_argument for a range that does not count up, or to more
 // than kMaxTasks values.
-std::optional<std::vector<std::string>> range_values(std::string_view text);
+std::optional<Strings> range_values(std::string_view text);
 
 }  // namespace muster

@@ -109,9 +109,7 @@ void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
 }
 
 // Tasks that differ only in a parameter that none of their texts has all run the same.
-void warn_of_unused(const TaskTemplate& made_from,
-                    const std::string& source,
-                    std::vector<std::string>& warnings) {
+void warn_of_unused(const TaskTemplate& made_from, const std::string& source, Strings& warnings) {
   for (const std::string& name : unused_parameters(made_from)) {
     warnings.push_back(cat(printable(source),
                            ":",
@@ -136,7 +134,7 @@ std::vector<TaskNeed> default_needs(int ranks) {
 
 std::vector<Task> tasks_of_text(const std::string& text,
                                 const std::string& source,
-                                std::vector<std::string>* warnings) {
+                                Strings* warnings) {
   SpecProblems problems(text, source);
   check_spec_text(text, problems);
   const std::vector<TaskTemplate> templates = read_spec_tables(text, problems);

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
@@ -38,7 +39,7 @@ std::string read_spec(const std::string& path);
 // `warnings`, if asked for, gets a text for each parameter of `each` that no task uses.
 std::vector<Task> tasks_of_text(const std::string& text,
                                 const std::string& source,
-                                std::vector<std::string>* warnings = nullptr);
+                                Strings* warnings = nullptr);
 
 // The needs of a task without `needs`.
 std::vector<TaskNeed> default_needs(int ranks);

@@ -51,9 +51,7 @@ bool has_number_beside_dots(const std::string& piece) {
 }
 
 // The values of one piece between commas, which begins at the byte `at` of the flag's text.
-std::vector<std::string> values_of_piece(const std::string& piece,
-                                         const std::string& text,
-                                         size_t at) {
+Strings values_of_piece(const std::string& piece, const std::string& text, size_t at) {
   if (piece.empty())
     fail_in(kSweepFlag, text, at, "expected a value or a range (1..5), got nothing");
   try {
@@ -128,8 +126,8 @@ void name_tasks(const std::vector<TaskParameter>& each, std::vector<Task>& tasks
   });
 }
 
-std::vector<std::string> warnings_of(const TaskTemplate& made_from) {
-  std::vector<std::string> warnings;
+Strings warnings_of(const TaskTemplate& made_from) {
+  Strings warnings;
   for (const TaskParameter& parameter : made_from.each) {
     if (parameter.values.size() == 1)
       warnings.push_back(cat(kSweepFlag,
@@ -170,7 +168,7 @@ TaskTemplate template_of(const SweepOptions& options) {
 }  // namespace
 
 // The number of tasks is checked before any is made.
-std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::string>* warnings) {
+std::vector<Task> tasks_of_sweep(const SweepOptions& options, Strings* warnings) {
   if (options.sweeps.empty())
     throw invalid_argument("--sweep: expected NAME=VALUE,…, got none");
   if (options.command.empty() || options.command.front().empty())

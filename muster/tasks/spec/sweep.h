@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
 
 struct SweepOptions {
-  std::vector<std::string> sweeps = {};   // "lr=0.1,0.01", "seed=1..5", "seed=1..5,9"
-  std::vector<std::string> command = {};  // with placeholders
+  Strings sweeps = {};   // "lr=0.1,0.01", "seed=1..5", "seed=1..5,9"
+  Strings command = {};  // with placeholders
   // All else that the tasks have in common, with placeholders in environment and directory. Without
   // needs, each task has those of a spec's task without any.
   Task common = {};
@@ -22,7 +23,6 @@ struct SweepOptions {
 // long is cut, and "~2", "~3" … tell apart names that have become the same. `warnings`, if asked
 // for, gets a text for each parameter that has one value, or that the command does not use. Throws:
 // invalid_argument, pointing at the character.
-std::vector<Task> tasks_of_sweep(const SweepOptions& options,
-                                 std::vector<std::string>* warnings = nullptr);
+std::vector<Task> tasks_of_sweep(const SweepOptions& options, Strings* warnings = nullptr);
 
 }  // namespace muster

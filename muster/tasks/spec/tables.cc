@@ -141,10 +141,10 @@ class TableReader {
   static constexpr const char* kEachRule = R"(a list of values or a range ("1..5") in each)";
 
   // A parameter's values; none when there is a problem, which is told then.
-  std::vector<std::string> parameter_values(const toml::node& node) const {
+  Strings parameter_values(const toml::node& node) const {
     if (const auto text = node.value_exact<std::string>())
       return values_in_range(node, *text);
-    std::vector<std::string> values;
+    Strings values;
     std::set<std::string> seen;  // one value twice would be one name twice
     for (const toml::node& one : values_.list(node, kEachRule)) {
       const auto value = values_.scalar(one, "a value in each");
@@ -156,7 +156,7 @@ class TableReader {
     return values;
   }
 
-  std::vector<std::string> values_in_range(const toml::node& node, const std::string& text) const {
+  Strings values_in_range(const toml::node& node, const std::string& text) const {
     try {
       if (auto range = range_values(text))
         return std::move(*range);

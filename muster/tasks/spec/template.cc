@@ -33,8 +33,8 @@ std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& 
 }
 
 // The name alone does not make tasks differ in what they do.
-std::vector<std::string> unused_parameters(const TaskTemplate& source) {
-  std::vector<std::string> unused;
+Strings unused_parameters(const TaskTemplate& source) {
+  Strings unused;
   for (const size_t i : indices_of(source.each)) {
     const auto has_it = [&](const TaskText& text) {
       return text.uses(i);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/spec/placeholders.h"
 #include "muster/tasks/task.h"
 
@@ -18,7 +19,7 @@ inline constexpr size_t kMaxTaskBytes = size_t{1} << 31;  // of all texts of all
 
 struct TaskParameter {
   std::string name = {};
-  std::vector<std::string> values = {};  // never empty
+  Strings values = {};  // never empty
 };
 
 // An entry of `after`, before it is known which tasks it means.
@@ -52,7 +53,7 @@ size_t text_bytes(const TaskTemplate& source);
 
 // The parameters that neither argv nor environment nor directory has: tasks that differ in them
 // alone run the same.
-std::vector<std::string> unused_parameters(const TaskTemplate& source);
+Strings unused_parameters(const TaskTemplate& source);
 
 // Calls `use(values)` for every combination in order, the last parameter's value changing fastest.
 template <class Use>
