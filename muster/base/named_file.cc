@@ -80,7 +80,7 @@ void refuse_named(const char* flag,
                   const std::string& path,
                   const std::string& why) {
   fail_usage(
-      cat(flag, ": expected ", expected, ", got '", printable(path), "': ", why, "; give another"));
+      flag, ": expected ", expected, ", got '", printable(path), "': ", why, "; give another");
 }
 
 void check_named_file(const char* flag, const std::string& path) {

@@ -9,8 +9,10 @@
 
 namespace muster {
 
-[[noreturn]] inline void fail_usage(const std::string& text) {
-  throw invalid_argument(text);
+// As fail_usage("expected a file, got '", path, "'").
+template <class... Parts>
+[[noreturn]] void fail_usage(const FirstPart& first, const Parts&... parts) {
+  throw invalid_argument(first, parts...);
 }
 
 // A value of a flag: "<flag>: expected <expected>, got '<got>'; <next>". A value that would fill
@@ -37,7 +39,7 @@ auto read_named(const char* flag, const Read& read) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::io)
       throw;
-    fail_usage(std::string(flag) + ": " + error.what() + "; correct the path");
+    fail_usage(flag, ": ", error.what(), "; correct the path");
   }
 }
 

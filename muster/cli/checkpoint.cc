@@ -72,17 +72,16 @@ struct CheckpointFlags {
 // `ls`. A folder that is itself a checkpoint, or a hub's, is likely to be meant for `show`.
 void show_list(const CheckpointFlags& flags) {
   if (exists_at(cat(flags.folder, "/", kManifestFile))) {
-    fail_usage(cat("expected a folder of checkpoints, got '",
-                   shown_text(flags.folder),
-                   "', which is one; see `muster checkpoint show`"));
+    fail_usage("expected a folder of checkpoints, got '",
+               shown_text(flags.folder),
+               "', which is one; see `muster checkpoint show`");
   }
   const std::string directory = checkpoints_folder(flags.folder);
   const auto listed = read_files([&] { return list_with_state(directory); });
   if (listed.empty() && has_plain_weights(flags.folder)) {
-    fail_usage(
-        cat("expected a folder of checkpoints, got '",
-            shown_text(flags.folder),
-            "', which holds a model's weights without a manifest; see `muster checkpoint show`"));
+    fail_usage("expected a folder of checkpoints, got '",
+               shown_text(flags.folder),
+               "', which holds a model's weights without a manifest; see `muster checkpoint show`");
   }
   write_all(STDOUT_FILENO,
             flags.json ? listed_json(listed, directory) : listed_text(listed, directory));
@@ -136,10 +135,8 @@ int verify_all(const CheckpointFlags& flags) {
     const auto on_bytes = [&](const std::string& file, size_t bytes) {
       line.add(file, bytes);
     };
-    for (const std::string& path : each_checkpoint(flags.paths)) {
-      const auto of_path = verify_files(path, on_bytes);
-      rows.insert(rows.end(), of_path.begin(), of_path.end());
-    }
+    rows = concatenated(each_checkpoint(flags.paths),
+                        [&](const std::string& path) { return verify_files(path, on_bytes); });
   }
   write_all(STDOUT_FILENO, flags.json ? verified_json(rows) : verified_text(rows));
   const auto is_whole = [](const VerifiedFile& row) {

@@ -15,9 +15,9 @@ namespace muster {
 inline void expect_there(const std::string& path) {
   if (exists_at(path))
     return;
-  fail_usage(cat("expected a checkpoint's folder or a safetensors file, got '",
-                 shown_text(path),
-                 "', which does not exist; see `muster checkpoint ls`"));
+  fail_usage("expected a checkpoint's folder or a safetensors file, got '",
+             shown_text(path),
+             "', which does not exist; see `muster checkpoint ls`");
 }
 
 // Returns what `read` returns. An error about files is no wrong usage, and its text, which may hold

@@ -120,7 +120,7 @@ const CommandHelp& find_command_help(const CommandHelp& program, const Strings& 
   for (const std::string& name : path) {
     const auto next = std::ranges::find(found->commands, name, &CommandHelp::name);
     if (next == found->commands.end())
-      fail_usage(cat("expected a command, got '", join(path, " "), "'; see muster --help"));
+      fail_usage("expected a command, got '", join(path, " "), "'; see muster --help");
     found = &*next;
   }
   return *found;

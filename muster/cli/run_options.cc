@@ -355,7 +355,7 @@ Strings command_of(const RunFlags& flags, Strings program) {
   }
   if (flags.module)
     command.emplace_back("-m");
-  command.insert(command.end(), program.begin(), program.end());
+  append_all(command, program);
   return command;
 }
 

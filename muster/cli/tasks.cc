@@ -238,7 +238,7 @@ void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
 int element_index(const std::string& text) {
   const auto index = parse_int(text);
   if (!index || *index < 0 || *index > 100'000'000)
-    fail_usage(cat("--exec-element: expected an index from 0, got '", printable(text), "'"));
+    fail_usage("--exec-element: expected an index from 0, got '", printable(text), "'");
   return static_cast<int>(*index);
 }
 

@@ -35,11 +35,11 @@ bool check_tasks(const TasksFlags& flags) {
   if (has_spec && has_sweep) {
     const std::string sweep =
         flags.sweeps.empty() ? "a command" : cat("--sweep ", printable(flags.sweeps[0]));
-    fail_usage(cat("expected a spec file or --sweep … -- CMD, got both (",
-                   printable(flags.spec),
-                   " and ",
-                   sweep,
-                   "); leave one of them out; a sweep's command comes after --"));
+    fail_usage("expected a spec file or --sweep … -- CMD, got both (",
+               printable(flags.spec),
+               " and ",
+               sweep,
+               "); leave one of them out; a sweep's command comes after --");
   }
   if (has_spec)
     return true;
@@ -100,7 +100,7 @@ std::optional<NumaBinding> binding_of(const std::string& text) {
     return std::nullopt;
   const NumaBinding binding = parse_numa_binding(text);
   if (is_one_of(binding, NumaBinding::socket, NumaBinding::core_complex))
-    fail_usage(cat("--numa-binding: expected none, node or exclusive, got ", text));
+    fail_usage("--numa-binding: expected none, node or exclusive, got ", text);
   return binding;
 }
 
@@ -174,7 +174,7 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
 // Slurm decides where, when and how tasks run.
 void check_submit(const TasksFlags& flags) {
   if (flags.submit != "slurm")
-    fail_usage(cat("--submit: expected slurm, got '", printable(flags.submit), "'"));
+    fail_usage("--submit: expected slurm, got '", printable(flags.submit), "'");
   const char* const devices = "Slurm chooses the devices: say in the spec what tasks need";
   const char* const nodes = "Slurm knows its own nodes";
   const char* const books = "Slurm keeps the books: see RUN_DIR/slurm/jobs.json and sacct";
@@ -209,8 +209,7 @@ void check_submit(const TasksFlags& flags) {
       {"--html", !flags.html.empty(), books},
   };
   if (const RefusedFlag* const flag = element_where(refused, &RefusedFlag::given))
-    fail_usage(
-        cat("--submit slurm and ", flag->name, ": expected one of them, got both; ", flag->next));
+    fail_usage("--submit slurm and ", flag->name, ": expected one of them, got both; ", flag->next);
 }
 
 }  // namespace muster

@@ -28,18 +28,18 @@ double parse_need_gpus(const std::string& text) {
     if (used != text.size() || std::isnan(gpus))
       throw std::invalid_argument("");
   } catch (const std::exception&) {
-    fail_usage(cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(text), "'"));
+    fail_usage("--need-gpus: expected a number as 2 or 0.5, got '", printable(text), "'");
   }
   // Several tasks may share one GPU, but a task does not get parts of two.
   const bool is_whole = gpus == std::floor(gpus) && gpus >= 0 && gpus <= kMaxTaskGpus;
   const bool is_share = gpus >= kLeastGpuShare && gpus < 1;
   if (!is_whole && !is_share) {
-    fail_usage(cat("--need-gpus: expected a whole number up to ",
-                   kMaxTaskGpus,
-                   ", or a share from ",
-                   kLeastGpuShare,
-                   " to below 1, got ",
-                   text));
+    fail_usage("--need-gpus: expected a whole number up to ",
+               kMaxTaskGpus,
+               ", or a share from ",
+               kLeastGpuShare,
+               " to below 1, got ",
+               text);
   }
   return gpus;
 }
@@ -48,14 +48,14 @@ uint64_t parse_need_memory(const std::string& text) {
   try {
     return parse_bytes(text);
   } catch (const Error&) {
-    fail_usage(cat("--need-memory: expected a size such as 20GiB, got '", printable(text), "'"));
+    fail_usage("--need-memory: expected a size such as 20GiB, got '", printable(text), "'");
   }
 }
 
 int parse_need_cpus(const std::string& text) {
   const auto cpus = parse_int(text);
   if (!cpus || *cpus < 1 || *cpus > kMaxTaskCpus)
-    fail_usage(cat("--need-cpus: expected a number from 1, got '", printable(text), "'"));
+    fail_usage("--need-cpus: expected a number from 1, got '", printable(text), "'");
   return static_cast<int>(*cpus);
 }
 
@@ -99,14 +99,14 @@ void check_sweep_flags(const TasksFlags& flags) {
     return;
   if (!flags.resume.empty() && flags.spec.empty())
     fail_usage(
-        cat(flag->name,
-            " and --resume: expected one of them, got both; a run goes on with the tasks that it "
-            "began with"));
-  fail_usage(cat(flag->name,
-                 ": expected --sweep beside it, got ",
-                 flags.spec.empty() ? "none" : cat("the file ", printable(flags.spec)),
-                 "; a file says it in [[task]] or [defaults]: ",
-                 flag->key));
+        flag->name,
+        " and --resume: expected one of them, got both; a run goes on with the tasks that it "
+        "began with");
+  fail_usage(flag->name,
+             ": expected --sweep beside it, got ",
+             flags.spec.empty() ? "none" : cat("the file ", printable(flags.spec)),
+             "; a file says it in [[task]] or [defaults]: ",
+             flag->key);
 }
 
 // The values of --sweep themselves are read by tasks/spec.

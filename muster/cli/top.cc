@@ -85,15 +85,15 @@ TopTarget folder_target(const std::string& path, const std::vector<JobNote>& job
       return target;
   }
   if (std::filesystem::exists(target.run_dir + "/tasks.json", error)) {
-    fail_usage(cat("expected a job's id, or the folder of one, got '",
-                   printable(path),
-                   "' of a run of tasks; `muster report ",
-                   shell_quoted(path),
-                   "` makes a page of it"));
+    fail_usage("expected a job's id, or the folder of one, got '",
+               printable(path),
+               "' of a run of tasks; `muster report ",
+               shell_quoted(path),
+               "` makes a page of it");
   }
-  fail_usage(cat("expected a job's id, or the folder of one, got '",
-                 printable(path),
-                 "', which has no plan.json, run.json or activity; see `muster ps`"));
+  fail_usage("expected a job's id, or the folder of one, got '",
+             printable(path),
+             "', which has no plan.json, run.json or activity; see `muster ps`");
 }
 
 // Finds the job that the user means: by its folder, its id or pid, or else the newest.
@@ -167,7 +167,7 @@ void show_top(const TopOptions& options) {
   const auto interval = parse_duration(options.interval, "--interval");
   // Every look costs CPU time on every host of the job.
   if (interval < std::chrono::milliseconds(100))
-    fail_usage(cat("--interval: expected 100ms or more, got ", options.interval));
+    fail_usage("--interval: expected 100ms or more, got ", options.interval);
   const TopTarget target = target_of(options.target);
   TopSampler sampler(target.run_dir, target.job);
   if (options.json)

@@ -52,7 +52,7 @@ void append_links(LinkMatrix& gpu_links, const AmdReport& amd, size_t num_nvidia
     row.resize(num_nvidia + amd.gpus.size());
   for (const auto& links : amd.links) {
     std::vector<Link> row(num_nvidia);
-    row.insert(row.end(), links.begin(), links.end());
+    append_all(row, links);
     gpu_links.push_back(std::move(row));
   }
 }

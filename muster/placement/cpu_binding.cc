@@ -45,7 +45,7 @@ using Cores = std::vector<const CpuCore*>;
 std::string cpu_list(const Cores& cores) {
   std::vector<int> cpus;
   for (const CpuCore* core : cores)
-    cpus.insert(cpus.end(), core->cpus.begin(), core->cpus.end());
+    append_all(cpus, core->cpus);
   return to_cpu_list(std::move(cpus));
 }
 

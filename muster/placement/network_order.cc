@@ -13,16 +13,13 @@
 #include <utility>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 
 namespace muster {
 
 namespace {
 
 using Block = std::vector<size_t>;  // hosts, by their positions
-
-void append(Block& block, const Block& more) {
-  block.insert(block.end(), more.begin(), more.end());
-}
 
 // A switch, or the whole network. Switches and hosts below it keep the order in which they came.
 class Switch {
@@ -68,7 +65,7 @@ class Switch {
     for (int64_t i = 0; i < whole; ++i) {
       Block block;
       for (int64_t k = 0; k < count; ++k)
-        append(block, smaller[i * count + k]);
+        append_all(block, smaller[i * count + k]);
       larger.push_back(std::move(block));
     }
     smaller.erase(smaller.begin(), smaller.begin() + whole * count);
@@ -109,10 +106,10 @@ std::vector<size_t> network_order(const SwitchPaths& paths,
   for (const size_t i : indices_of(hosts))
     network.add(switches_of(paths, hosts[i]), i);
   std::vector<int64_t> sizes{1};
-  sizes.insert(sizes.end(), blocks.begin(), blocks.end());
+  append_all(sizes, blocks);
   for (const auto& of_size : network.blocks(sizes) | std::views::reverse)
     for (const Block& block : of_size)
-      append(order, block);
+      append_all(order, block);
   return order;
 }
 

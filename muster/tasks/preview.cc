@@ -278,7 +278,7 @@ std::string why_task_waits(const std::string& name,
                            bool json) {
   const auto task = schedule.find(name);
   if (!task)
-    fail_usage(cat("--explain: expected the name of a task, got '", printable(name), "'"));
+    fail_usage("--explain: expected the name of a task, got '", printable(name), "'");
   HeldGpus(machines, schedule).count(run);
   const TaskState state = run.is_new ? TaskState::waiting : run.before.results[*task].state;
   std::string text =

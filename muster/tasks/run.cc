@@ -230,7 +230,7 @@ Journal opened_journal(const TasksRun& run) {
   } catch (const Error& error) {
     if (error.code() == ErrorCode::failed_precondition)
       fail_usage(error.message());
-    fail_usage(cat(error.message(), "; give another folder with --run-dir"));
+    fail_usage(error.message(), "; give another folder with --run-dir");
   }
 }
 

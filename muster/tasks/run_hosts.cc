@@ -210,10 +210,7 @@ bool RunHosts::ready() const {
 // The loop of this machine calls the handlers of all others meanwhile.
 std::vector<TaskEnd> RunHosts::wait(Clock::time_point until) {
   std::vector<TaskEnd> ends = local_.wait(until);
-  ends.insert(ends.end(),
-              std::make_move_iterator(remote_ends_.begin()),
-              std::make_move_iterator(remote_ends_.end()));
-  remote_ends_.clear();
+  append_all(ends, std::exchange(remote_ends_, {}));
   return ends;
 }
 

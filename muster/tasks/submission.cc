@@ -83,11 +83,11 @@ void check_not_submitted(const std::string& run_dir) {
   std::string what = "which has slurm/jobs.json";
   if (!jobs.empty())
     what = cat(word_for(jobs.size(), "of job ", "of jobs "), names);
-  fail_usage(cat("--run-dir: expected a folder that nothing was submitted from, got '",
-                 printable(run_dir),
-                 "', ",
-                 what,
-                 "; see squeue, and give another folder"));
+  fail_usage("--run-dir: expected a folder that nothing was submitted from, got '",
+             printable(run_dir),
+             "', ",
+             what,
+             "; see squeue, and give another folder");
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ void submit_to_slurm(TasksRun& run, const Strings& sbatch, bool dry_run) {
   SlurmOptions options{.run_dir = run.run_dir,
                        .visibility = run.settings.visibility.value_or(Visibility::job),
                        .exec_element = {own_program(), "tasks", "--exec-element"}};
-  options.sbatch.insert(options.sbatch.end(), sbatch.begin(), sbatch.end());
+  append_all(options.sbatch, sbatch);
   const std::vector<Task>& tasks = run.file.tasks;
   const SlurmPlan plan = plan_slurm(tasks, options);
   for (const std::string& note : plan.notes)

@@ -64,9 +64,9 @@ std::string task_file_text(const std::string& path, const std::string& folder_gi
   try {
     return read_plain_file(path);
   } catch (const Error&) {
-    fail_usage(cat("--resume: expected the folder of a run of tasks, got '",
-                   printable(folder_given),
-                   "', which has no tasks.json; see runs/"));
+    fail_usage("--resume: expected the folder of a run of tasks, got '",
+               printable(folder_given),
+               "', which has no tasks.json; see runs/");
   }
 }
 
@@ -74,10 +74,10 @@ std::string task_file_text(const std::string& path, const std::string& folder_gi
 void check_same_tasks(const TasksOptions& options, const std::vector<Task>& tasks) {
   const bool is_given = options.sweep || !options.spec.empty();
   if (is_given && typed_tasks(options).tasks != tasks)
-    fail_usage(cat("--resume: expected the tasks that ",
-                   printable(options.resume),
-                   " began with, got others; leave the spec out to resume with those, or begin "
-                   "anew without --resume"));
+    fail_usage("--resume: expected the tasks that ",
+               printable(options.resume),
+               " began with, got others; leave the spec out to resume with those, or begin "
+               "anew without --resume");
 }
 
 // Relative paths of the tasks are of the folder that the run began in.
@@ -120,12 +120,12 @@ void check_without(const std::string& name,
                    const char* next_step) {
   std::error_code none;
   if (!run_dir.empty() && std::filesystem::exists(cat(run_dir, "/", name), none))
-    fail_usage(cat("--run-dir: expected a folder without a run, got '",
-                   printable(run_dir),
-                   "', which has ",
-                   what,
-                   "; ",
-                   next_step));
+    fail_usage("--run-dir: expected a folder without a run, got '",
+               printable(run_dir),
+               "', which has ",
+               what,
+               "; ",
+               next_step);
 }
 
 // The settings are kept as texts too, for a run that goes on later.

@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/divided_up.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 #include "muster/device/numbers.h"
 
 namespace muster {
@@ -109,7 +110,7 @@ void add_devices(const Host& host, Nodes& nodes) {
     group.several_switches = groups.several_switches(root);
     NodePlace& node = nodes[node_of(group, host)];
     if (group.gpus.empty()) {
-      node.nics.insert(node.nics.end(), group.nics.begin(), group.nics.end());
+      append_all(node.nics, group.nics);
     } else {
       node.groups.push_back(std::move(group));
     }
@@ -279,7 +280,7 @@ HostLayout lay_out_host(const Host& host, int x, int y, int chip_rows) {
   for (const NodePlace& node : layout.nodes) {
     cover(node.box);
     for (const PciGroup& group : node.groups)
-      layout.gpus.insert(layout.gpus.end(), group.gpus.begin(), group.gpus.end());
+      append_all(layout.gpus, group.gpus);
   }
   return layout;
 }

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
 #include "muster/placement/policy/numa_groups.h"
@@ -48,7 +49,7 @@ std::vector<UsableGpu> pack_order(const PolicyInput& input, int count) {
     const auto next = next_group(input, groups, count - int_size(order));
     std::ranges::stable_sort(
         *next, std::greater(), [&](size_t at) { return load_of(input.host, input.gpus[at]); });
-    order.insert(order.end(), next->begin(), next->end());
+    append_all(order, *next);
     groups.erase(next);
   }
   order.resize(count);

@@ -201,7 +201,7 @@ class Resolver {
     }
     if (item.kind != Kind::idle)
       shorten(item, candidates);
-    taken_.insert(taken_.end(), candidates.begin(), candidates.end());
+    append_all(taken_, candidates);
     return candidates;
   }
 

@@ -34,13 +34,13 @@ void check_different(const Inventory& inventory) {
       const auto [known, is_new] = hosts.emplace(gpu.uuid.value, host.name);
       const bool has_id = !gpu.uuid.value.empty() && !gpu.uuid.value.starts_with(kNoUniqueId);
       if (has_id && !is_new)
-        fail_usage(cat("--hosts: expected each machine once, got GPU ",
-                       gpu.uuid.value,
-                       " of both ",
-                       known->second,
-                       " and ",
-                       host.name,
-                       "; leave one of the names out"));
+        fail_usage("--hosts: expected each machine once, got GPU ",
+                   gpu.uuid.value,
+                   " of both ",
+                   known->second,
+                   " and ",
+                   host.name,
+                   "; leave one of the names out");
     }
   }
 }

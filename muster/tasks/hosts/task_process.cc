@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 #include "muster/launch/rank_spec.h"
@@ -224,7 +225,7 @@ Strings command_of_task(const Task& task, const TaskRunFacts& run) {
   if (::access(path.c_str(), R_OK) != 0)
     return task.argv;  // a program of PATH, or none
   Strings command = {find_or(run.environment, "PYTHON_EXEC", "python3"), "-u"};
-  command.insert(command.end(), task.argv.begin(), task.argv.end());
+  append_all(command, task.argv);
   return command;
 }
 
@@ -251,7 +252,7 @@ Strings task_argv(const Task& task,
     argv.emplace_back("--no-lease");
   argv.emplace_back("--no-python");
   argv.emplace_back("--");
-  argv.insert(argv.end(), command.begin(), command.end());
+  append_all(argv, command);
   return argv;
 }
 

@@ -401,7 +401,7 @@ std::vector<int> DevicePool::best_linked(int host,
                                          const std::vector<int>& fitting,
                                          int count) const {
   std::vector<int> key = {host, count};
-  key.insert(key.end(), fitting.begin(), fitting.end());
+  append_all(key, fitting);
   if (const auto known = linked_.find(key); known != linked_.end())
     return known->second;
   const Host& real = inventory_.hosts[host];

@@ -218,7 +218,7 @@ class SlurmPlanner {
                        cat("--output=", log_pattern()),
                        "--open-mode=append"};  // of a start that was requeued
     const Strings request = slurm_request(tasks_[tasks[0]], highest_);
-    array.arguments.insert(array.arguments.end(), request.begin(), request.end());
+    append_all(array.arguments, request);
     plan_.arrays.push_back(std::move(array));
   }
 

@@ -18,6 +18,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -105,7 +106,7 @@ std::string jobs_json(const SlurmPlan& plan,
 
 Strings sbatch_argv(const SlurmArray& array, const SlurmOptions& options, const Strings& job_ids) {
   Strings argv = options.sbatch;
-  argv.insert(argv.end(), array.arguments.begin(), array.arguments.end());
+  append_all(argv, array.arguments);
   const std::string dependency = dependency_argument(array, job_ids);
   // The second flag ends a job after one that failed, which would be pending for ever.
   if (!dependency.empty())
