@@ -1,12 +1,12 @@
 // `muster checkpoint` reads manifests and the heads of files, without LibTorch. Files may come from
 // anywhere: their names and errors are made harmless before they are printed (checkpoint_paths.h).
+#include "muster/base/contains.h"
 #include "muster/cli/commands.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -142,7 +142,7 @@ int verify_all(const CheckpointFlags& flags) {
   const auto is_whole = [](const VerifiedFile& row) {
     return row.problem.empty();
   };
-  return std::ranges::all_of(rows, is_whole) ? 0 : 1;
+  return all_of(rows, is_whole) ? 0 : 1;
 }
 
 // A callback runs after add_checkpoint() has returned, and keeps the flags alive.

@@ -1,5 +1,6 @@
 // Checkpoints are compared set by set: a set is the tensors of one file, or of the files that ranks
 // wrote together, so that checkpoints of different numbers of ranks can be compared too.
+#include "muster/base/contains.h"
 #include "muster/cli/commands.h"
 
 #include <unistd.h>
@@ -202,7 +203,7 @@ int show_differences(const DiffFlags& flags) {
     text += sum_of<std::string>(files, [&](const auto& file) { return differences_text(file); });
   }
   write_all(STDOUT_FILENO, text);
-  return std::ranges::all_of(files, &ComparedFile::is_equal) ? 0 : 1;
+  return all_of(files, &ComparedFile::is_equal) ? 0 : 1;
 }
 
 // `options` goes to export_tensors() as it is.

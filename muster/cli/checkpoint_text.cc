@@ -2,12 +2,12 @@
 // everything, and null for what is not told.
 #include "muster/cli/checkpoint_text.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -200,8 +200,7 @@ ordered_json metric_json(const std::optional<CheckpointMetric>& metric) {
 std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
   if (listed.empty())
     return cat("no checkpoint in '", shown_text(directory), "'\n");
-  const bool has_metric =
-      std::ranges::any_of(listed, [](const auto& row) { return row.metric.has_value(); });
+  const bool has_metric = any_of(listed, [](const auto& row) { return row.metric.has_value(); });
   TableRows rows;
   rows.reserve(listed.size());
   for (const auto& row : listed) {
@@ -306,7 +305,7 @@ std::string verified_text(const std::vector<VerifiedFile>& rows) {
                      state});
   }
   std::string text = format_table({{"checkpoint"}, {"file"}, {"size", true}, {"state"}}, cells);
-  if (!std::ranges::all_of(rows, &VerifiedFile::has_checksum))
+  if (!all_of(rows, &VerifiedFile::has_checksum))
     text += "no checksums to compare where there is no manifest.json: heads and sizes alone\n";
   return text;
 }

@@ -4,7 +4,6 @@
 // (detect_cluster). Flags come before variables.
 #include "muster/cli/cluster_flags.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -285,8 +284,8 @@ std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const
   std::optional<int64_t> ranks = parse_int(flags.nproc_per_node);
   if (hosts.front().nproc)
     ranks = *hosts.front().nproc;
-  const bool are_alike = std::ranges::all_of(
-      hosts, [&](const HostSpec& host) { return host.nproc == hosts.front().nproc; });
+  const bool are_alike =
+      all_of(hosts, [&](const HostSpec& host) { return host.nproc == hosts.front().nproc; });
   std::vector<int64_t> blocks;
   if (are_alike && !flags.mesh.empty())
     blocks = blocks_of_mesh(parse_axes(flags.mesh), ranks, std::ssize(hosts));

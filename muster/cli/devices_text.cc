@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -247,7 +248,7 @@ std::string driver_text(const Host& host) {
   const auto is_amd = [](const Gpu& gpu) {
     return gpu.vendor == Vendor::amd;
   };
-  const bool amd = !host.gpus.empty() && std::ranges::all_of(host.gpus, is_amd);
+  const bool amd = !host.gpus.empty() && all_of(host.gpus, is_amd);
   return cat(amd ? ", amdgpu driver " : ", NVIDIA driver ", printable(host.driver_version));
 }
 

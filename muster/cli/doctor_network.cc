@@ -1,7 +1,7 @@
 // The checks of names, addresses, interfaces and ports.
-#include <algorithm>
 #include <string>
 
+#include "muster/base/contains.h"
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/cli/doctor_checks.h"
@@ -22,7 +22,7 @@ bool names_an_interface(const std::string& value, const Strings& interfaces) {
     const auto is_meant = [&](const std::string& interface) {
       return exact ? interface == wanted : interface.starts_with(wanted);
     };
-    if (std::ranges::any_of(interfaces, is_meant))
+    if (any_of(interfaces, is_meant))
       return true;
   }
   return false;
@@ -40,7 +40,7 @@ CheckResult check_host_name(const DoctorFacts& facts) {
             "enter it in /etc/hosts, or give addresses instead of names"};
   }
   const auto& addresses = facts.host_addresses;
-  if (!addresses.empty() && std::ranges::all_of(addresses, is_loopback_address)) {
+  if (!addresses.empty() && all_of(addresses, is_loopback_address)) {
     return {CheckStatus::warn,
             cat(name,
                 " resolves to ",

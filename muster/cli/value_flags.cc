@@ -3,9 +3,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <array>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -66,7 +66,7 @@ void refuse_empty_values(CLI::App& app) {
     const auto is_named = [&](const char* name) {
       return option->check_name(name);
     };
-    if (takes_value && std::ranges::none_of(kMayBeEmpty, is_named))
+    if (takes_value && none_of(kMayBeEmpty, is_named))
       option->check(not_empty("a value"));
   }
   for (CLI::App* command : app.get_subcommands({}))

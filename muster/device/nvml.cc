@@ -4,8 +4,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
@@ -79,7 +78,7 @@ NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
 
 // `paths` are below `sysroot`.
 bool any_exists(const std::string& sysroot, const Strings& paths) {
-  return std::ranges::any_of(
+  return any_of(
       paths, [&](const std::string& path) { return access((sysroot + path).c_str(), F_OK) == 0; });
 }
 

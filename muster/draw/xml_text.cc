@@ -3,10 +3,10 @@
 // takes.
 #include "muster/draw/xml_text.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/utf8.h"
 
 namespace muster {
@@ -34,7 +34,7 @@ constexpr CodeRange kHidden[] = {{0x0000, 0x001f},   // control characters
 
 bool may_be_shown(uint32_t code) {
   const bool is_noncharacter = (code & 0xfffe) == 0xfffe;  // U+FFFE, U+FFFF, U+1FFFE …
-  return !is_noncharacter && std::ranges::none_of(kHidden, [&](const CodeRange& range) {
+  return !is_noncharacter && none_of(kHidden, [&](const CodeRange& range) {
     return range.first <= code && code <= range.last;
   });
 }

@@ -2,7 +2,6 @@
 // number of ranks that a mesh asks for. Errors name the flag that has to change.
 #include "muster/placement/checked_request.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -109,14 +108,14 @@ bool tells_number_of_ranks(const Request& request) {
   const auto has_number = [](const HostRequest& host) {
     return host.nproc.has_value();
   };
-  return request.nproc_per_node || std::ranges::any_of(request.hosts, has_number);
+  return request.nproc_per_node || any_of(request.hosts, has_number);
 }
 
 // Without a number of ranks there are those of the mesh, the same on every host. An axis that takes
 // the remaining ranks needs the number from elsewhere.
 void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
   const bool takes_the_rest =
-      std::ranges::any_of(request.mesh, [](const MeshAxis& axis) { return axis.size == -1; });
+      any_of(request.mesh, [](const MeshAxis& axis) { return axis.size == -1; });
   if (takes_the_rest || tells_number_of_ranks(request))
     return;
   const int num_ranks = checked_mesh(request.mesh, 0).num_ranks();
@@ -136,8 +135,8 @@ std::optional<int64_t> ranks_of_each_host(const Inventory& inventory, const Requ
   if (request.nproc_per_node)
     return *request.nproc_per_node;
   const int64_t gpus = std::ssize(inventory.hosts.front().gpus);
-  const bool all_alike = std::ranges::all_of(
-      inventory.hosts, [&](const Host& h) { return std::ssize(h.gpus) == gpus; });
+  const bool all_alike =
+      all_of(inventory.hosts, [&](const Host& h) { return std::ssize(h.gpus) == gpus; });
   const bool has_one_gpu_each = request.gpus.is_all() && request.gpus_per_rank == 1;
   if (all_alike && has_one_gpu_each && !request.cpu_only)
     return gpus;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/divided_up.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
@@ -147,8 +148,7 @@ void bind_node(const Host& host,
 
 // Without a binding a rank's CPUs are only named, for the ranks whose GPU's driver told of none.
 void name_near_cpus(const Host& host, int node, const std::vector<RankPlan*>& ranks) {
-  const bool all_named =
-      std::ranges::none_of(ranks, [](const RankPlan* rank) { return rank->cpus.empty(); });
+  const bool all_named = none_of(ranks, [](const RankPlan* rank) { return rank->cpus.empty(); });
   if (all_named)
     return;
   const std::string cpus = cpu_list(cores_of_node(host, node));

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -34,14 +35,14 @@ bool JobGpus::find() {
   const auto hosts = mapped(hosts_, &JobHost::host);
   check_selection_hosts(request_.gpus, hosts);
   gpus_ = mapped(hosts_, [&](const JobHost& host) { return gpus_of(host); });
-  const bool any_usable = std::ranges::any_of(gpus_, has_usable);
+  const bool any_usable = any_of(gpus_, has_usable);
   for (size_t i = 0; i < gpus_.size(); ++i)
     check_has_gpus(i, any_usable);
-  if (std::ranges::any_of(gpus_, has_selected))
+  if (any_of(gpus_, has_selected))
     return true;
   if (any_usable)
     fail_with_nothing_left();
-  if (std::ranges::any_of(gpus_, has_sick))
+  if (any_of(gpus_, has_sick))
     fail_with_sick_gpus();
   return false;
 }

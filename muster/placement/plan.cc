@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/request.h"
@@ -37,8 +38,8 @@ bool is_on(const RankPlan& rank, Vendor vendor) {
 
 // A vendor's variables are of no concern to a host without ranks on its GPUs.
 bool any_on(const Plan& plan, int host_index, Vendor vendor) {
-  return std::ranges::any_of(ranks_of_host(plan, host_index),
-                             [&](const RankPlan& rank) { return is_on(rank, vendor); });
+  return any_of(ranks_of_host(plan, host_index),
+                [&](const RankPlan& rank) { return is_on(rank, vendor); });
 }
 
 // CUDA hides everything where a UUID comes twice.

@@ -3,7 +3,6 @@
 // edited must hold together.
 #include "muster/placement/plan_json.h"
 
-#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <optional>
@@ -37,7 +36,7 @@ std::string quoted(const std::string& text) {
   const auto is_plain = [](char c) {
     return c >= ' ' && c <= '~' && c != '"' && c != '\\';
   };
-  return std::ranges::all_of(text, is_plain) ? cat("\"", text, "\"") : dump(text);
+  return all_of(text, is_plain) ? cat("\"", text, "\"") : dump(text);
 }
 
 // An object's members, written one after the other: a plan has very many ranks, and a tree of

@@ -2,10 +2,10 @@
 // it is noted because communication between hosts is what makes an axis slow.
 #include "muster/placement/plan_mesh.h"
 
-#include <algorithm>
 #include <ranges>
 #include <string>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -16,7 +16,7 @@ namespace {
 // Whether a group of ranks along the axis lies on several hosts. Hosts count up with ranks, so the
 // first and the last rank of a group tell.
 bool leaves_host(const Plan& plan, const std::string& axis) {
-  return std::ranges::any_of(plan.mesh.groups({axis}), [&](const std::vector<int>& ranks) {
+  return any_of(plan.mesh.groups({axis}), [&](const std::vector<int>& ranks) {
     const RankPlan& first = plan.ranks[ranks.front()];
     const RankPlan& last = plan.ranks[ranks.back()];
     return first.host_index != last.host_index;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -60,7 +61,7 @@ void note_axes(const Plan& plan, const Strings& places, PlanNotes& notes) {
   for (const MeshAxis& axis : plan.mesh.axes) {
     const auto groups = plan.mesh.groups({axis.name});
     const auto crosses = [&](const std::vector<int>& ranks) {
-      return std::ranges::any_of(ranks, [&](int r) { return places[r] != places[ranks.front()]; });
+      return any_of(ranks, [&](int r) { return places[r] != places[ranks.front()]; });
     };
     const auto across = std::ranges::count_if(groups, crosses);
     told.push_back(cat(axis.name, " ", across, " of ", groups.size()));

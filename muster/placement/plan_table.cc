@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -91,7 +92,7 @@ std::string plan_table(const Plan& plan) {
   TableRows rows(plan.ranks.size());
   for (const Column& column : kColumns) {
     const auto cells = mapped(plan.ranks, [&](const RankPlan& rank) { return column.cell(rank); });
-    if (std::ranges::all_of(cells, &std::string::empty))
+    if (all_of(cells, &std::string::empty))
       continue;
     heads.push_back({std::string(column.title), column.right});
     for (const size_t i : indices_of(rows))

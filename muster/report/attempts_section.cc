@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"
 #include "muster/launch/exit_report.h"
@@ -60,7 +61,7 @@ AttemptEndText end_of(const AttemptRecord& attempt, bool goes_on) {
     return {"stopped", "stopped as asked"};
   if (first != nullptr)
     return {"failed", cat("rank ", first->rank, ": ", cause_and_error(*first))};
-  if (std::ranges::any_of(attempt.exits, was_ended_by_muster))
+  if (any_of(attempt.exits, was_ended_by_muster))
     return {"stopped", "ended by muster"};
   return {"done", "done"};
 }

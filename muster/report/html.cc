@@ -7,6 +7,7 @@
 #include <cctype>
 #include <ranges>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -116,7 +117,7 @@ std::string html_table(const std::vector<TableColumn>& columns,
                        const TableRows& rows,
                        size_t most_rows) {
   const auto shown = filtered_indices(columns.size(), [&](size_t column) {
-    return std::ranges::any_of(rows, [&](const auto& row) { return !row.at(column).empty(); });
+    return any_of(rows, [&](const auto& row) { return !row.at(column).empty(); });
   });
   // Numbers are aligned at the right, in the head of a column too.
   const auto cell = [&](const char* element, size_t column, const std::string& text) {

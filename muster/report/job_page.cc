@@ -73,8 +73,7 @@ Tile restarts_tile(const LaunchRecord& launch) {
 // Whether larger values of this name are the better ones.
 bool goes_up(const std::string& name) {
   constexpr std::array<std::string_view, 4> kUp = {"acc", "per_second", "score", "f1"};
-  return std::ranges::any_of(
-      kUp, [&](std::string_view part) { return name.find(part) != std::string::npos; });
+  return any_of(kUp, [&](std::string_view part) { return name.find(part) != std::string::npos; });
 }
 
 // The last value, with its unit and the best value so far.

@@ -3,13 +3,13 @@
 // beside all that the others say.
 #include "muster/report/job_run.h"
 
-#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
@@ -89,8 +89,7 @@ namespace {
 // Another host's launcher leaves its note there, so a job of this folder may run unseen.
 bool is_running_here(const JobRun& run) {
   try {
-    return std::ranges::any_of(running_jobs(),
-                               [&](const JobNote& job) { return job.run_dir == run.folder; });
+    return any_of(running_jobs(), [&](const JobNote& job) { return job.run_dir == run.folder; });
   } catch (const Error&) {
     return false;  // without a runtime folder that can be trusted nothing is known to run
   }

@@ -1,6 +1,5 @@
 // The section of the placement: the machine's picture with the ranks on it, and why each rank is
 // where it is.
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -48,7 +47,7 @@ bool has_hosts_of(const Inventory& inventory, const Plan& plan) {
   const auto is_known = [&](const std::string& host) {
     return contains(inventory.hosts, host, &Host::name);
   };
-  return std::ranges::all_of(plan.ranks, is_known, &RankPlan::host);
+  return all_of(plan.ranks, is_known, &RankPlan::host);
 }
 
 // A rank's further GPUs are listed behind its first one.
@@ -83,7 +82,7 @@ std::string picture_of(const JobRun& run, const Plan& plan) {
   // The kept picture may be of the launcher's host alone.
   const bool kept = run.record.machine && has_hosts_of(*run.record.machine, plan);
   const Inventory inventory = kept ? *run.record.machine : inventory_of(plan);
-  if (std::ranges::all_of(inventory.hosts, [](const Host& host) { return host.gpus.empty(); }))
+  if (all_of(inventory.hosts, [](const Host& host) { return host.gpus.empty(); }))
     return {};
   std::string svg = draw_svg(inventory, &plan, {.max_hosts = kMostHostsDrawn});
   // An XML head has no place within a page.

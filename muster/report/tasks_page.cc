@@ -175,7 +175,7 @@ std::string timeline_section(const TasksReport& run) {
   const auto has_begun = [](const TaskResult& result) {
     return !result.attempts.empty();
   };
-  if (std::ranges::none_of(run.state.results, has_begun))
+  if (none_of(run.state.results, has_begun))
     return {};
   return html_section("timeline",
                       "Which device ran what, and when",

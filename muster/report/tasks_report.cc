@@ -20,8 +20,7 @@ namespace muster {
 namespace {
 
 bool names_any(const std::string& name, std::initializer_list<const char*> parts) {
-  return std::ranges::any_of(
-      parts, [&](const char* part) { return name.find(part) != std::string::npos; });
+  return any_of(parts, [&](const char* part) { return name.find(part) != std::string::npos; });
 }
 
 struct FieldRange {

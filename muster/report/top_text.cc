@@ -4,7 +4,6 @@
 #include "muster/base/json_member.h"
 #include "muster/report/number_text.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -223,7 +222,7 @@ std::string top_table(const TopView& view) {
     const auto is_empty = [](const std::string& cell) {
       return cell.empty();
     };
-    return std::ranges::all_of(view.ranks, is_empty, column.cell);
+    return all_of(view.ranks, is_empty, column.cell);
   });
   const auto heads = mapped(columns, &TopColumn::head);
   const auto rows = mapped(view.ranks, [&](const TopRank& rank) {

@@ -107,7 +107,7 @@ Scores scores_for(const TasksRun& run, const Inventory& inventory) {
   texts.erase("");
   const bool by_score =
       (run.settings.gpus && chooses_by_score(*run.settings.gpus)) ||
-      std::ranges::any_of(texts, [&](const auto& on) { return chooses_by_score(Selection(on)); });
+      any_of(texts, [&](const auto& on) { return chooses_by_score(Selection(on)); });
   return by_score ? remembered_scores(inventory) : Scores();
 }
 
@@ -175,7 +175,7 @@ int exit_code_of(const RunOutcome& outcome) {
   };
   if (!outcome.error.empty())
     return 1;
-  if (std::ranges::all_of(outcome.results, is_done))
+  if (all_of(outcome.results, is_done))
     return 0;
   if (outcome.timed_out)
     return kTimeLimitExitCode;

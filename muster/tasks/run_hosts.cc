@@ -3,12 +3,12 @@
 // HostRetry connects to it again; it is back, with the new connection in the old one's place.
 #include "muster/tasks/run_hosts.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <ranges>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -89,7 +89,7 @@ bool RunHosts::is_connection(pid_t pid) const {
   const auto is_tried = [pid](const auto& retry) {
     return retry.second.owns(pid);
   };
-  return std::ranges::any_of(remote_, is_its) || std::ranges::any_of(retries_, is_tried);
+  return any_of(remote_, is_its) || any_of(retries_, is_tried);
 }
 
 // Begins the run on the host, for the first time; this machine needs no beginning.
@@ -188,7 +188,7 @@ void RunHosts::stop_trying() {
 }
 
 bool RunHosts::tries_any() const {
-  return std::ranges::any_of(retries_, [](const auto& retry) { return retry.second.trying(); });
+  return any_of(retries_, [](const auto& retry) { return retry.second.trying(); });
 }
 
 Strings RunHosts::lost() const {
@@ -204,7 +204,7 @@ TaskHost& RunHosts::at(int host) {
 }
 
 bool RunHosts::ready() const {
-  return std::ranges::all_of(remote_, [](const auto& host) { return !host || host->ready(); });
+  return all_of(remote_, [](const auto& host) { return !host || host->ready(); });
 }
 
 // The loop of this machine calls the handlers of all others meanwhile.

@@ -20,7 +20,7 @@ using test::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::vector<int64_t> all_of(const SampleOrder& order, int64_t seed, int64_t epoch) {
+std::vector<int64_t> samples_in(const SampleOrder& order, int64_t seed, int64_t epoch) {
   const auto at = order.epoch(seed, epoch);
   std::vector<int64_t> samples;
   for (int64_t i = 0; i < order.samples; ++i)
@@ -36,10 +36,10 @@ void expect_permutation(std::vector<int64_t> samples) {
 
 TEST(SampleOrder, PseudoShuffledIsAPermutationOfEverySize) {
   for (int64_t size = 1; size <= 300; ++size)
-    expect_permutation(all_of(pseudo_shuffled(size), 1, size));
-  expect_permutation(all_of(pseudo_shuffled(100'003), 7, 0));
-  EXPECT_NE(all_of(pseudo_shuffled(50), 0, 0), all_of(pseudo_shuffled(50), 0, 1));
-  EXPECT_NE(all_of(pseudo_shuffled(50), 0, 0), all_of(pseudo_shuffled(50), 1, 0));
+    expect_permutation(samples_in(pseudo_shuffled(size), 1, size));
+  expect_permutation(samples_in(pseudo_shuffled(100'003), 7, 0));
+  EXPECT_NE(samples_in(pseudo_shuffled(50), 0, 0), samples_in(pseudo_shuffled(50), 0, 1));
+  EXPECT_NE(samples_in(pseudo_shuffled(50), 0, 0), samples_in(pseudo_shuffled(50), 1, 0));
 }
 
 // Each sample is at each place about as often as at any other.
@@ -47,7 +47,7 @@ TEST(SampleOrder, PseudoShuffledIsEven) {
   constexpr int64_t kSize = 10, kEpochs = 20000;
   std::vector<std::vector<int>> seen(kSize, std::vector<int>(kSize));
   for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    const auto samples = all_of(pseudo_shuffled(kSize), 5, epoch);
+    const auto samples = samples_in(pseudo_shuffled(kSize), 5, epoch);
     for (size_t i = 0; i < samples.size(); ++i)
       ++seen[i][static_cast<size_t>(samples[i])];
   }
@@ -117,7 +117,7 @@ TEST(SampleOrder, WeightedIsPyTorchs) {
     GTEST_SKIP() << "no Python with PyTorch";
   for (const auto& line : nlohmann::json::parse(*output)) {
     const auto order = weighted(weights, line["samples"], line["replacement"]);
-    EXPECT_EQ(all_of(order, line["seed"], line["epoch"]),
+    EXPECT_EQ(samples_in(order, line["seed"], line["epoch"]),
               line["indices"].get<std::vector<int64_t>>());
   }
 }
@@ -125,7 +125,7 @@ TEST(SampleOrder, WeightedIsPyTorchs) {
 // Ranks have parts of one draw, not a draw each.
 TEST(SampleOrder, RanksShareOneWeightedDraw) {
   const auto order = weighted({1, 2, 3, 4, 5, 6, 7}, 1001);
-  const auto whole = all_of(order, 4, 1);
+  const auto whole = samples_in(order, 4, 1);
   for (int rank = 0; rank < 3; ++rank) {
     DistributedSampler sampler(order, {.num_replicas = 3, .rank = rank, .seed = 4});
     sampler.set_epoch(1);
@@ -141,7 +141,7 @@ TEST(SampleOrder, ClassesAreBalanced) {
   const auto labels =
       torch::cat({torch::zeros(900), torch::ones(90), torch::full({10}, 2)}).to(torch::kLong);
   std::vector<int> counts(3);
-  for (const int64_t sample : all_of(class_balanced(labels, 30000), 1, 0))
+  for (const int64_t sample : samples_in(class_balanced(labels, 30000), 1, 0))
     ++counts[static_cast<size_t>(labels[sample].item<int64_t>())];
   for (const int count : counts)
     EXPECT_NEAR(count, 10000, 300);
@@ -165,10 +165,10 @@ TEST(SampleOrder, BucketsHaveLikeLengths) {
     return wasted;
   };
   const auto order = bucketed(shuffled(1000), lengths, 10, 500);
-  const auto samples = all_of(order, 1, 3);
+  const auto samples = samples_in(order, 1, 3);
   expect_permutation(samples);
-  EXPECT_LT(padding(samples) * 10, padding(all_of(shuffled(1000), 1, 3)));
-  EXPECT_NE(samples, all_of(order, 1, 4));
+  EXPECT_LT(padding(samples) * 10, padding(samples_in(shuffled(1000), 1, 3)));
+  EXPECT_NE(samples, samples_in(order, 1, 4));
 }
 
 TEST(SampleOrder, RefusesWhatCannotBeDrawn) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <set>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fnv.h"
 #include "muster/base/hex.h"
@@ -26,7 +27,7 @@ bool is_printable_ascii(char c) {
 }
 
 bool is_hex(std::string_view text) {
-  return std::ranges::all_of(text, [](unsigned char c) { return std::isxdigit(c) != 0; });
+  return all_of(text, [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
 // A PCI domain with the zeros before it that make it four digits, or with none.

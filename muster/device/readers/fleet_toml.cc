@@ -228,7 +228,7 @@ class FleetReader {
   // The name must be one that --hosts and --gpus can say.
   std::string read_name(const toml::table& entry) const {
     std::string name = text(entry, "name");
-    const bool is_bad = std::ranges::any_of(name, [](unsigned char c) {
+    const bool is_bad = any_of(name, [](unsigned char c) {
       return std::iscntrl(c) != 0 || contains(std::string_view(" :;,!"), c);
     });
     if (name.empty() || name.size() > kMaxFleetName || is_bad) {

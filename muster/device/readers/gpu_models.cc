@@ -1,8 +1,8 @@
 #include "muster/device/readers/gpu_models.h"
 
-#include <algorithm>
 #include <cctype>
 
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
@@ -165,7 +165,7 @@ const GpuModel* find_gpu_model_by_pci_id(uint32_t vendor, uint32_t device) {
 
 const GpuModel* find_gpu_model_by_product(std::string_view product) {
   const std::string_view wanted = without_vendor(product);
-  const bool has_several_sizes = std::ranges::any_of(
+  const bool has_several_sizes = any_of(
       kOfSeveralSizes, [&](std::string_view several) { return wanted == without_vendor(several); });
   if (has_several_sizes)
     return nullptr;

@@ -76,7 +76,7 @@ bool looks_like_gpu(const PciType& type) {
 // Whether all of the devices have numbers, each another.
 bool are_numbered(const std::vector<HwlocDevice>& devices) {
   std::set<int> numbers;
-  return std::ranges::all_of(devices, [&](const HwlocDevice& device) {
+  return all_of(devices, [&](const HwlocDevice& device) {
     return device.number && numbers.insert(*device.number).second;
   });
 }

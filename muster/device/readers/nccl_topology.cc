@@ -116,7 +116,7 @@ class NcclReader {
   // A number comes twice where each process sees one GPU, which is its device 0.
   bool devs_repeat() const {
     std::set<int> devs;
-    return std::ranges::any_of(
+    return any_of(
         gpus_, [&](const FoundGpu& found) { return found.dev && !devs.insert(*found.dev).second; });
   }
 
@@ -270,7 +270,7 @@ class NcclReader {
     }
     std::ranges::sort(gpus_, {}, [](const FoundGpu& found) { return found.gpu.pci; });
     const bool all_told =
-        std::ranges::all_of(gpus_, [](const FoundGpu& found) { return found.dev.has_value(); });
+        all_of(gpus_, [](const FoundGpu& found) { return found.dev.has_value(); });
     const bool by_dev = all_told && !repeat;
     if (by_dev)
       std::ranges::sort(gpus_, {}, &FoundGpu::dev);

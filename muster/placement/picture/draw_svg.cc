@@ -328,8 +328,7 @@ class HostPicture {
   // A core is filled when any of its hardware threads has a rank bound to it.
   void draw_core(const CorePlace& place) {
     const CpuCore& core = host_.cores[place.core];
-    const bool bound =
-        std::ranges::any_of(core.cpus, [&](int cpu) { return ranks_.bound_cpus.contains(cpu); });
+    const bool bound = any_of(core.cpus, [&](int cpu) { return ranks_.bound_cpus.contains(cpu); });
     const SvgStyle style = {
         .fill = bound ? kRankFill : "#ffffff",
         .stroke = kCoreEdge,

@@ -59,8 +59,8 @@ std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
   std::vector<size_t> members = {pairs.begin()->first, pairs.begin()->second};
   const size_t last = std::ranges::max(std::views::values(pairs));
   for (size_t candidate = members[1] + 1; candidate <= last; ++candidate) {
-    const bool fits = std::ranges::all_of(
-        members, [&](size_t member) { return pairs.contains({member, candidate}); });
+    const bool fits =
+        all_of(members, [&](size_t member) { return pairs.contains({member, candidate}); });
     if (fits)
       members.push_back(candidate);
   }
@@ -168,7 +168,7 @@ struct Lane {
   std::vector<std::pair<int, int>> taken;  // the left and the right end of each
 
   bool has_room(const DrawnLink& drawn) const {
-    return of_bars == drawn.is_bar() && std::ranges::none_of(taken, [&](const auto& other) {
+    return of_bars == drawn.is_bar() && none_of(taken, [&](const auto& other) {
              return drawn.left() < other.second && other.first < drawn.right();
            });
   }

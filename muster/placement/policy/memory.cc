@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -121,8 +122,8 @@ std::string why_too_many(const PolicyInput& input, int num_ranks) {
 
 // A GPU that has not told its memory gets no rank that says how much it needs.
 const char* next_step(const PolicyInput& input) {
-  const bool any_known = std::ranges::any_of(
-      input.gpus, [&](const UsableGpu& gpu) { return knows_memory(input.host, gpu); });
+  const bool any_known =
+      any_of(input.gpus, [&](const UsableGpu& gpu) { return knows_memory(input.host, gpu); });
   return any_known ? "start fewer ranks there"
                    : "no GPU there tells its memory: leave --rank-memory out, or plan for a file "
                      "(--inventory) that says it";

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
 #include "muster/device/numbers.h"
@@ -69,7 +70,7 @@ Bandwidths mesh_bandwidths(const PolicyInput& input) {
 }
 
 bool any_link(const Bandwidths& all) {
-  return std::ranges::any_of(all, [](const auto& row) { return std::ranges::max(row) > 0; });
+  return any_of(all, [](const auto& row) { return std::ranges::max(row) > 0; });
 }
 
 // Says the way to the next GPU on the last axis that lies in the host: "mesh: along tp GPU 1 by

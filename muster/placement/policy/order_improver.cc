@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 
 namespace muster {
@@ -78,8 +79,7 @@ void OrderImprover::shake() {
 
 // An order whose slowest links are as fast as any link cannot be improved.
 bool OrderImprover::is_ideal() const {
-  return std::ranges::all_of(best_quality_,
-                             [&](const AxisQuality& axis) { return axis.slowest >= fastest_; });
+  return all_of(best_quality_, [&](const AxisQuality& axis) { return axis.slowest >= fastest_; });
 }
 
 OrderImprover::Order OrderImprover::best() const {

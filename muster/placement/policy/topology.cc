@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
@@ -52,11 +53,11 @@ void check_links(const PolicyInput& input) {
   const auto is_whole = [&](const std::vector<Link>& row) {
     return row.size() == count;
   };
-  if (std::ranges::any_of(input.gpus, &UsableGpu::is_instance))
+  if (any_of(input.gpus, &UsableGpu::is_instance))
     fail_without_links(input, "whole GPUs", "MIG instances, which have no links");
   if (links.empty())
     fail_without_links(input, "to know the links between the GPUs", "none");
-  if (links.size() != count || !std::ranges::all_of(links, is_whole)) {
+  if (links.size() != count || !all_of(links, is_whole)) {
     const std::string expected = cat("a link for each two of ", plural(count, "GPU"));
     fail_without_links(input, expected, "another number");
   }

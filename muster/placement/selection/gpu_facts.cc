@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -29,7 +30,7 @@ std::optional<int> numa_node_of(const Host& host, const Gpu& gpu) {
     return gpu.numa_node;
   const int first = host.cores[0].numa_node;
   const bool only =
-      std::ranges::all_of(host.cores, [&](const CpuCore& core) { return core.numa_node == first; });
+      all_of(host.cores, [&](const CpuCore& core) { return core.numa_node == first; });
   return only ? std::optional(first) : std::nullopt;
 }
 

@@ -311,8 +311,7 @@ bool Selection::has(std::initializer_list<SelectionItem::Kind> kinds) const {
   const auto is_wanted = [&](const SelectionItem& item) {
     return contains(kinds, item.kind);
   };
-  return std::ranges::any_of(
-      parts, [&](const SelectionPart& part) { return std::ranges::any_of(part.items, is_wanted); });
+  return any_of(parts, [&](const SelectionPart& part) { return any_of(part.items, is_wanted); });
 }
 
 }  // namespace muster

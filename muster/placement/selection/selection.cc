@@ -70,7 +70,7 @@ class Resolver {
   Devices resolve() {
     left_ = filtered(usable_.gpus, [&](const UsableGpu& device) { return passes(device); });
     const std::vector<SelectionItem>& items = part_.items;
-    if (std::ranges::none_of(items, is_pick))
+    if (none_of(items, is_pick))
       return left_;
     std::vector<Devices> picks(items.size());  // of each item
     for (const size_t i : indices_of(items)) {
@@ -103,8 +103,7 @@ class Resolver {
   }
 
   bool passes(const UsableGpu& device) const {
-    return std::ranges::all_of(part_.items,
-                               [&](const SelectionItem& item) { return lets_pass(item, device); });
+    return all_of(part_.items, [&](const SelectionItem& item) { return lets_pass(item, device); });
   }
 
   // A GPU whose memory is not known passes no filter of memory.
@@ -272,7 +271,7 @@ bool is_pick(const SelectionItem& item) {
 }
 
 bool names_each(const SelectionPart& part) {
-  return std::ranges::all_of(part.items, [](const SelectionItem& item) {
+  return all_of(part.items, [](const SelectionItem& item) {
     return role_of(item) == Role::name && item.kind != Kind::all;
   });
 }

@@ -74,7 +74,7 @@ std::string mask_note(const Host& host, const std::string& mask, const VisibleDe
 // the host's number. Mostly it is a processor's own, so it is left out and not an obstacle.
 bool cannot_be_named(const Host& host, const Gpu& gpu) {
   const bool has_others =
-      std::ranges::any_of(host.gpus, [](const Gpu& other) { return other.vendor != Vendor::amd; });
+      any_of(host.gpus, [](const Gpu& other) { return other.vendor != Vendor::amd; });
   return has_others && gpu.uuid.value.starts_with(kNoUniqueId);
 }
 

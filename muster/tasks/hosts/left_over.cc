@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -27,7 +26,7 @@ constexpr std::chrono::seconds kEndWithin{10};
 
 bool has_mark(pid_t pid, const Strings& marks) {
   const auto entries = environment_entries(pid);
-  return std::ranges::any_of(
+  return any_of(
       marks, [&](const std::string& mark) { return contains(entries, cat("MUSTER_MARK=", mark)); });
 }
 

@@ -7,6 +7,7 @@
 #include <ranges>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
@@ -21,8 +22,7 @@ namespace {
 
 // Whether any alternative of any task is so.
 bool any_need(const std::vector<Task>& tasks, bool (*is)(const TaskNeed&)) {
-  return std::ranges::any_of(tasks,
-                             [&](const Task& task) { return std::ranges::any_of(task.needs, is); });
+  return any_of(tasks, [&](const Task& task) { return any_of(task.needs, is); });
 }
 
 // Two names of one machine would have its devices twice. Only GPUs tell machines apart, and of

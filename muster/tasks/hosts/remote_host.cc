@@ -416,7 +416,7 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
     return host->answered();
   };
   for (auto next_word = Clock::now() + kFirstWord;
-       !std::ranges::all_of(hosts, has_answered) && Clock::now() < until;) {
+       !all_of(hosts, has_answered) && Clock::now() < until;) {
     loop.run_once(std::min(until, next_word));
     if (Clock::now() < next_word)
       continue;

@@ -136,7 +136,7 @@ bool HostRetry::owns(pid_t pid) const {
   const auto is_its = [pid](const auto& host) {
     return host->pid() == pid;
   };
-  return (connection_ && is_its(connection_)) || std::ranges::any_of(over_, is_its);
+  return (connection_ && is_its(connection_)) || any_of(over_, is_its);
 }
 
 }  // namespace muster

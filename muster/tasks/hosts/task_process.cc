@@ -26,7 +26,7 @@ const PoolHost& host_of(const DevicePool& pool, const Allocation& where) {
 }
 
 bool has_vendor(const Host& host, Vendor vendor) {
-  return std::ranges::any_of(host.gpus, [&](const Gpu& gpu) { return gpu.vendor == vendor; });
+  return any_of(host.gpus, [&](const Gpu& gpu) { return gpu.vendor == vendor; });
 }
 
 // The allocation's GPU at `place`, as a plan has it. `ordinal`: its number among the GPUs that the
@@ -100,8 +100,7 @@ Visibility visibility_of(const DevicePool& pool,
   if (where.gpus.empty())
     return wanted;
   const std::vector<PoolGpu>& gpus = host_of(pool, where).gpus;
-  const bool any_mig =
-      std::ranges::any_of(where.gpus, [&](int gpu) { return gpus[gpu].device.is_instance(); });
+  const bool any_mig = any_of(where.gpus, [&](int gpu) { return gpus[gpu].device.is_instance(); });
   const bool shared = std::ssize(where.gpus) < num_ranks;
   return shared || (any_mig && num_ranks > 1) ? Visibility::own : wanted;
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -31,8 +32,8 @@ constexpr std::string_view kByMuster = "[muster] ";
 bool begins_card(const std::string& line) {
   if (!line.starts_with("[muster] rank "))
     return false;
-  return std::ranges::any_of(std::array{" failed: ", " first: ", " failed of "},
-                             [&](const char* words) { return line.find(words) != line.npos; });
+  return any_of(std::array{" failed: ", " first: ", " failed of "},
+                [&](const char* words) { return line.find(words) != line.npos; });
 }
 
 bool is_of_card(const std::string& line) {

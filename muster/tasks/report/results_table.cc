@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -121,8 +122,8 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
   for (const size_t i : indices_of(tasks))
     rows.push_back(table_row(tasks[i], results[i], columns, with_host));
   for (size_t i = 1; i < first_fact; ++i) {  // as they were given: 1e-4 stays
-    titles[i].right = std::ranges::all_of(
-        rows, [&](const auto& row) { return row[i].empty() || parse_as<double>(row[i]); });
+    titles[i].right =
+        all_of(rows, [&](const auto& row) { return row[i].empty() || parse_as<double>(row[i]); });
   }
   for (size_t i = first_field; i < titles.size(); ++i)
     titles[i].right = align_numbers(rows, i);

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -43,7 +44,7 @@ class NeedJudge {
       : check_(check), reachable_(reachable), need_(need), num_gpus_(gpus_of(need)) {}
 
   bool possible() const {
-    return std::ranges::any_of(reachable_.hosts, [&](const ReachableHost& host) {
+    return any_of(reachable_.hosts, [&](const ReachableHost& host) {
       return has_cpus(host) && num_fitting(host, true, true) >= num_gpus_;
     });
   }
@@ -241,8 +242,7 @@ class NeedsChecker {
         whole_{check.inventory, check.masks, check.scores},
         spec_(check_.text, check_.source) {
     const ReachableGpus all = reachable_gpus("", limited_);
-    has_gpus_ = std::ranges::any_of(all.hosts,
-                                    [](const ReachableHost& host) { return !host.gpus.empty(); });
+    has_gpus_ = any_of(all.hosts, [](const ReachableHost& host) { return !host.gpus.empty(); });
   }
 
   // Says what is wrong with the tasks, and where; empty: nothing.
@@ -259,7 +259,7 @@ class NeedsChecker {
 
  private:
   bool any_possible(const Task& task, const ReachableGpus& reachable) const {
-    return std::ranges::any_of(needs_here(task.needs, has_gpus_), [&](const TaskNeed& need) {
+    return any_of(needs_here(task.needs, has_gpus_), [&](const TaskNeed& need) {
       return NeedJudge(check_, reachable, need).possible();
     });
   }

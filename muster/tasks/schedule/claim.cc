@@ -6,6 +6,7 @@
 #include <ranges>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/device/numbers.h"
 
 namespace muster {
@@ -85,9 +86,8 @@ bool has_free_gpu(const DevicePool& pool, const Reserved& reserved) {
 }
 
 bool has_free_cpu(const DevicePool& pool, const Reserved& reserved) {
-  return std::ranges::any_of(std::views::iota(0, int_size(pool.hosts())), [&](int h) {
-    return pool.hosts()[h].cpus_left > reserved_cpus(reserved, h);
-  });
+  return any_of(std::views::iota(0, int_size(pool.hosts())),
+                [&](int h) { return pool.hosts()[h].cpus_left > reserved_cpus(reserved, h); });
 }
 
 bool in_the_way(const DevicePool& pool,
@@ -96,9 +96,8 @@ bool in_the_way(const DevicePool& pool,
                 const AllowedGpus& allowed) {
   if (where.cpus > 0 && pool.cpus_for(need, pool.hosts()[where.host]) > 0)
     return true;
-  return need.gpus > 0 && std::ranges::any_of(where.gpus, [&](int gpu) {
-           return pool.suits(need, allowed, where.host, gpu);
-         });
+  return need.gpus > 0 &&
+         any_of(where.gpus, [&](int gpu) { return pool.suits(need, allowed, where.host, gpu); });
 }
 
 }  // namespace muster

@@ -85,8 +85,7 @@ bool knows_links(const Host& host) {
   const auto is_known = [](const Link& link) {
     return !is_one_of(link.kind, LinkKind::unknown, LinkKind::self);
   };
-  return std::ranges::any_of(host.gpu_links,
-                             [&](const auto& row) { return std::ranges::any_of(row, is_known); });
+  return any_of(host.gpu_links, [&](const auto& row) { return any_of(row, is_known); });
 }
 
 // CPUs of one's own need numbers: without them, tasks could not be kept apart.
@@ -360,8 +359,7 @@ std::optional<DevicePool::Offer> DevicePool::offer_of(int host,
   if (!gpus)
     return std::nullopt;
   const double link = slowest_link(host, *gpus);
-  const bool disturbed =
-      std::ranges::any_of(*gpus, [&](int g) { return is_disturbed(mine.gpus[g]); });
+  const bool disturbed = any_of(*gpus, [&](int g) { return is_disturbed(mine.gpus[g]); });
   return Offer{.where = {.host = host,
                          .gpus = std::move(*gpus),
                          .units = units_of(need),
@@ -406,7 +404,7 @@ std::vector<int> DevicePool::best_linked(int host,
     return known->second;
   const Host& real = inventory_.hosts[host];
   auto devices = mapped(fitting, [&](const int at) { return hosts_[host].gpus[at].device; });
-  const bool any_mig = std::ranges::any_of(devices, &UsableGpu::is_instance);
+  const bool any_mig = any_of(devices, &UsableGpu::is_instance);
   const bool linked = !any_mig && knows_links(real);
   const Policy& policy = find_policy(linked ? "topology" : "pack");
   const Request request;

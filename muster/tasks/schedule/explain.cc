@@ -3,7 +3,6 @@
 // and every host has in its way. The reservations are those of the schedule's last pass.
 #include "muster/tasks/schedule/explain.h"
 
-#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -39,7 +38,7 @@ std::string explain_memory(const PoolGpu& gpu, const TaskNeed& need, const Strin
 
 // Whether the reservation has the GPU on one of its places.
 bool reserves(const Reservation& reservation, int host, int gpu) {
-  return std::ranges::any_of(reservation.claims, [&](const Claim& claim) {
+  return any_of(reservation.claims, [&](const Claim& claim) {
     return claim.host == host && contains(claim.gpus, gpu);
   });
 }

@@ -28,14 +28,14 @@ bool changes(const SelectionItem& item) {
 }
 
 bool has_changes(const SelectionPart& part) {
-  return std::ranges::any_of(part.items, [](const SelectionItem& item) { return changes(item); });
+  return any_of(part.items, [](const SelectionItem& item) { return changes(item); });
 }
 
 // Whether what the part's picks mean depends on the moment: by themselves, or because they choose
 // among GPUs that are others at another moment. `among_changing`: whatever the part says.
 bool picks_change(const SelectionPart& part, bool among_changing) {
   const bool fastest_changes = among_changing || has_changes(part);
-  return std::ranges::any_of(part.items, [&](const SelectionItem& item) {
+  return any_of(part.items, [&](const SelectionItem& item) {
     return is_pick(item) && (changes(item) || (fastest_changes && item.kind == Kind::fastest));
   });
 }
@@ -58,7 +58,7 @@ SelectionItem lasting(SelectionItem item) {
 size_t most_of(const SelectionItem& pick, const std::vector<UsableGpu>& reachable) {
   if (is_one_of(pick.kind, Kind::free, Kind::fastest))
     return pick.count;
-  const bool some_are_split = std::ranges::any_of(reachable, &UsableGpu::is_instance);
+  const bool some_are_split = any_of(reachable, &UsableGpu::is_instance);
   if (is_one_of(pick.kind, Kind::all, Kind::idle) || some_are_split)
     return reachable.size();
   return pick.kind == Kind::uuid ? 1 : pick.last - pick.first + 1;
@@ -136,9 +136,8 @@ struct CheckedSelection {
   CheckedSelection(const Selection& selection, const Inventory& inventory, bool among)
       : given(selection),
         among_changing(among),
-        changes(among ||
-                std::ranges::any_of(selection.parts,
-                                    [](const SelectionPart& part) { return has_changes(part); })),
+        changes(among || any_of(selection.parts,
+                                [](const SelectionPart& part) { return has_changes(part); })),
         lasting(without_changes(selection, among)),
         counting(only_counting(selection)) {
     check_selection(given, inventory);
@@ -180,7 +179,7 @@ class Reach {
     const auto has_gpus = [](const ReachableHost& host) {
       return !host.gpus.empty();
     };
-    if (std::ranges::any_of(reachable_.hosts, has_gpus))
+    if (any_of(reachable_.hosts, has_gpus))
       reachable_.why_none.clear();
     if (fits_a_host_ && !named_host_fails_)
       reachable_.on_problem.clear();

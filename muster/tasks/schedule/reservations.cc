@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 
 namespace muster {
@@ -37,7 +38,7 @@ void Reservations::look(const DevicePool& pool) {
 }
 
 bool Reservations::has_use_for_what_is_left(const TaskWish& wish, const DevicePool& pool) const {
-  return std::ranges::any_of(wish.needs, [&](const TaskNeed& need) {
+  return any_of(wish.needs, [&](const TaskNeed& need) {
     return (need.gpus > 0 && free_gpus_) || (free_cpus_ && pool.counts_cpus(need));
   });
 }
@@ -111,7 +112,7 @@ void Reservations::count_backfill(const Allocation& where, const DevicePool& poo
     if (waits.claims.size() >= waits.places.size())
       continue;
     const TaskWish& wish = *waits.wish;
-    const bool passes = std::ranges::any_of(wish.needs, [&](const TaskNeed& need) {
+    const bool passes = any_of(wish.needs, [&](const TaskNeed& need) {
       return in_the_way(pool, where, need, wish.allowed);
     });
     if (passes && ++backfilled_[waits.task] % patience(wish) == 0)

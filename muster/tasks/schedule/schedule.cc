@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -187,7 +188,7 @@ void TaskSchedule::make_kinds() {
 // Throws: unavailable naming the task when the pool could meet none of the kind's needs.
 void TaskSchedule::check_possible(const Kind& kind, const Task& task) const {
   const std::vector<TaskNeed>& needs = kind.wish.needs;
-  const bool possible = std::ranges::any_of(
+  const bool possible = any_of(
       needs, [&](const TaskNeed& need) { return pool_.could_meet(need, kind.wish.allowed); });
   if (possible)
     return;
@@ -398,8 +399,8 @@ void TaskSchedule::again(size_t task) {
 
 // The first task of each kind stands for all: their needs are equal.
 bool TaskSchedule::waits_for_gpus() const {
-  return std::ranges::any_of(heads_, [&](const auto& head) {
-    return std::ranges::any_of(kinds_[head.second].wish.needs, &TaskNeed::gpus);
+  return any_of(heads_, [&](const auto& head) {
+    return any_of(kinds_[head.second].wish.needs, &TaskNeed::gpus);
   });
 }
 
@@ -407,8 +408,8 @@ bool TaskSchedule::waits_for_memory() const {
   const auto asks_for_memory = [](const TaskNeed& need) {
     return need.memory_bytes > 0;
   };
-  return std::ranges::any_of(heads_, [&](const auto& head) {
-    return std::ranges::any_of(kinds_[head.second].wish.needs, asks_for_memory);
+  return any_of(heads_, [&](const auto& head) {
+    return any_of(kinds_[head.second].wish.needs, asks_for_memory);
   });
 }
 

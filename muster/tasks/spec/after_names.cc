@@ -44,7 +44,7 @@ class AfterResolver {
     const auto has_after = [](const TaskTemplate& made_from) {
       return !made_from.after.empty();
     };
-    if (std::ranges::none_of(templates_, has_after))
+    if (none_of(templates_, has_after))
       return;  // most specs: nothing is built for them
     by_name_.reserve(tasks_.size());
     for (size_t i = 0; i < tasks_.size(); ++i)

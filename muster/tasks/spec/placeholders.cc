@@ -92,8 +92,7 @@ std::string TaskText::with(const std::vector<std::string_view>& values) const {
 }
 
 bool TaskText::uses(size_t parameter) const {
-  return std::ranges::any_of(pieces_,
-                             [&](const Piece& piece) { return piece.parameter == parameter; });
+  return any_of(pieces_, [&](const Piece& piece) { return piece.parameter == parameter; });
 }
 
 std::vector<std::string_view> placeholders_of(std::string_view text) {
@@ -115,7 +114,7 @@ bool is_parameter_name(std::string_view name) {
   const auto may_follow = [&](char c) {
     return is_letter(c) || (c >= '0' && c <= '9') || c == '-';
   };
-  return !name.empty() && is_letter(name[0]) && std::ranges::all_of(name, may_follow);
+  return !name.empty() && is_letter(name[0]) && all_of(name, may_follow);
 }
 
 }  // namespace muster

@@ -5,7 +5,6 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <string_view>
 #include <unordered_map>
@@ -83,7 +82,7 @@ std::string problem_of_name(std::string_view name) {
     return "expected a task's name, got ''";
   if (name.size() > kMaxTaskName)
     return cat("expected a task's name of at most ", kMaxTaskName, " bytes, got ", name.size());
-  if (!is_one_of(name, ".", "..") && std::ranges::all_of(name, fits_file_name))
+  if (!is_one_of(name, ".", "..") && all_of(name, fits_file_name))
     return "";
   return cat("expected a task's name that can be a file's (no '/', no control characters), got '",
              name,

@@ -232,8 +232,7 @@ class TableReader {
       return "for each task";
     if (made_.task.ranks > 1 && is_set_for_ranks(name))
       return "for each rank";
-    return is_for_gpus && std::ranges::all_of(made_.task.needs, has_gpus) ? "for the task's GPUs"
-                                                                          : "";
+    return is_for_gpus && all_of(made_.task.needs, has_gpus) ? "for the task's GPUs" : "";
   }
 
   // After needs and ranks, of which the variables tell.
@@ -305,7 +304,7 @@ class TableReader {
     const auto has_gpus = [](const TaskNeed& need) {
       return need.gpus > 0;
     };
-    if (!task.needs.empty() && std::ranges::none_of(task.needs, has_gpus))
+    if (!task.needs.empty() && none_of(task.needs, has_gpus))
       values_.wrong(*on, "needs with gpus beside on");
   }
 
@@ -330,9 +329,8 @@ class TableReader {
       return;
     AfterEntry entry{.at = position_of(node.source().begin)};
     try {
-      entry.foreign = std::ranges::any_of(placeholders_of(*text), [&](std::string_view name) {
-        return !contains(parameters_, name);
-      });
+      entry.foreign = any_of(placeholders_of(*text),
+                             [&](std::string_view name) { return !contains(parameters_, name); });
       if (!entry.foreign)
         entry.text = TaskText(*text, parameters_);
     } catch (const TaskTextError& error) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 
@@ -42,8 +43,8 @@ Strings unused_parameters(const TaskTemplate& source) {
     const auto variable_has_it = [&](const auto& variable) {
       return has_it(variable.second);
     };
-    const bool used = has_it(source.directory) || std::ranges::any_of(source.argv, has_it) ||
-                      std::ranges::any_of(source.environment, variable_has_it);
+    const bool used = has_it(source.directory) || any_of(source.argv, has_it) ||
+                      any_of(source.environment, variable_has_it);
     if (!used)
       unused.push_back(source.each[i].name);
   }
