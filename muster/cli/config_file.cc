@@ -172,8 +172,8 @@ class ConfigReader {
 
   const CLI::App& command_;
   const std::string& path_;
-  Strings args_ = {};
-  std::set<const CLI::Option*> given_ = {};
+  Strings args_;
+  std::set<const CLI::Option*> given_;
 };
 
 }  // namespace

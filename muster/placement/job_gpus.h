@@ -48,7 +48,7 @@ class JobGpus {
   const Request& request_;
   const std::vector<JobHost>& hosts_;
   PlanNotes& notes_;
-  std::vector<HostGpus> gpus_ = {};  // of each host
+  std::vector<HostGpus> gpus_;  // of each host
 };
 
 }  // namespace muster

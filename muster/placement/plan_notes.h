@@ -27,9 +27,9 @@ class PlanNotes {
   Strings warnings(size_t num_hosts) const;
 
  private:
-  std::map<std::string, std::vector<const std::string*>> hosts_ = {};  // text → names
-  Strings order_ = {};
-  std::set<std::string> warnings_ = {};
+  std::map<std::string, std::vector<const std::string*>> hosts_;  // text → names
+  Strings order_;
+  std::set<std::string> warnings_;
 };
 
 }  // namespace muster

@@ -347,10 +347,10 @@ class Planner {
   const Request& request_;
   const std::vector<JobHost> hosts_;
   const Policy& policy_;
-  PlanNotes notes_ = {};
+  PlanNotes notes_;
   JobGpus gpus_{request_, hosts_, notes_};
-  std::vector<double> weights_ = {};  // of each rank, when scores tell
-  Plan plan_ = {};
+  std::vector<double> weights_;  // of each rank, when scores tell
+  Plan plan_;
   bool sharing_ = false;
   bool has_instances_ = false;
 };

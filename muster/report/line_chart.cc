@@ -324,9 +324,9 @@ class LineChart {
 
   const std::vector<const Series*>& series_;
   const std::string x_name_;
-  std::vector<std::vector<SeriesPoint>> points_ = {};
-  Range x_ = {};
-  Range y_ = {};
+  std::vector<std::vector<SeriesPoint>> points_;
+  Range x_;
+  Range y_;
   bool is_log_ = false;
 };
 

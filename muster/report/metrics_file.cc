@@ -211,12 +211,12 @@ class MetricsReader {
   static constexpr size_t kMostNamesLeftOut = 10'000;
 
   MetricsLimits limits_;
-  MetricsFile file_ = {};
-  std::string line_ = {};  // what has come of the current line
+  MetricsFile file_;
+  std::string line_;  // what has come of the current line
   bool line_is_too_long_ = false;
-  std::unordered_map<std::string, size_t> places_ = {};           // by name, in file_.series
-  std::unordered_set<std::string> left_out_ = {};                 // names without a series
-  std::unordered_map<std::string, int64_t> values_a_point_ = {};  // by the series' name
+  std::unordered_map<std::string, size_t> places_;           // by name, in file_.series
+  std::unordered_set<std::string> left_out_;                 // names without a series
+  std::unordered_map<std::string, int64_t> values_a_point_;  // by the series' name
   double last_step_ = -HUGE_VAL;
   int part_ = 0;
 };

@@ -194,7 +194,7 @@ class OperationLooks {
 
  private:
   static constexpr size_t kLooks = 4;
-  Strings names_ = {};
+  Strings names_;
 };
 
 constexpr std::pair<CallState, const char*> kWordsOfEnds[] = {

@@ -35,7 +35,7 @@ bool names_no_finite_number(const std::string& text) {
 
 // Returns the tasks with the least and the greatest value of a field, among those that are done.
 FieldRange range_of(const std::string& name,
-                    const std::vector<TaskResult>& results,
+                    const TaskResults& results,
                     const std::vector<ResultFields>& fields) {
   FieldRange range;
   for (size_t task = 0; task < results.size(); ++task) {
@@ -79,8 +79,7 @@ TasksReport read_tasks_report(const std::string& folder) {
 }
 
 // A field that is the same in all results tells nothing.
-std::vector<BestTask> best_tasks(const std::vector<Task>& tasks,
-                                 const std::vector<TaskResult>& results) {
+std::vector<BestTask> best_tasks(const Tasks& tasks, const TaskResults& results) {
   const auto fields =
       mapped(results, [](const TaskResult& result) { return fields_of(result.last_json); });
   std::vector<BestTask> best;

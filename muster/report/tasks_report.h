@@ -37,7 +37,6 @@ TasksReport read_tasks_report(const std::string& folder);
 // Looks at each field that is a number in every result that has it, and that differs. Returns the
 // best task by the field's name (a loss or an error: the lowest; an accuracy or a score: the
 // highest), otherwise both ends. Only tasks that are done count.
-std::vector<BestTask> best_tasks(const std::vector<Task>& tasks,
-                                 const std::vector<TaskResult>& results);
+std::vector<BestTask> best_tasks(const Tasks& tasks, const TaskResults& results);
 
 }  // namespace muster

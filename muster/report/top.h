@@ -98,7 +98,7 @@ class TopSampler {
 
   std::string run_dir_;
   std::optional<JobNote> job_;
-  std::map<int, Before> before_ = {};  // by rank
+  std::map<int, Before> before_;  // by rank
 };
 
 }  // namespace muster

@@ -183,7 +183,7 @@ class HeldGpus {
 
   const TaskMachines& machines_;
   TaskSchedule& schedule_;
-  Strings lines_ = {};
+  Strings lines_;
 };
 
 std::string text_of(const nlohmann::ordered_json& json) {

@@ -214,8 +214,8 @@ void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std
 }
 
 // Results of an earlier run, as the next one finds them: what is not done starts again.
-std::vector<TaskResult> results_before(const TasksRun& run) {
-  std::vector<TaskResult> results = run.before.results;
+TaskResults results_before(const TasksRun& run) {
+  TaskResults results = run.before.results;
   for (TaskResult& result : results) {
     if (result.state != TaskState::done)
       result.state = TaskState::waiting;

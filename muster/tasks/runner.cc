@@ -78,10 +78,10 @@ class Standstill {
 // One run, from its first start to its last record.
 class TaskRunner {
  public:
-  TaskRunner(const std::vector<Task>& tasks,
+  TaskRunner(const Tasks& tasks,
              TaskSchedule& schedule,
              Journal& journal,
-             std::vector<TaskResult> results,
+             TaskResults results,
              const RunnerOptions& options,
              RunView& view)
       : tasks_(tasks),
@@ -521,7 +521,7 @@ class TaskRunner {
                    ")"));
   }
 
-  const std::vector<Task>& tasks_;
+  const Tasks& tasks_;
   TaskSchedule& schedule_;
   Journal& journal_;
   const RunnerOptions& options_;
@@ -543,10 +543,10 @@ class TaskRunner {
 
 }  // namespace
 
-RunOutcome run_tasks(const std::vector<Task>& tasks,
+RunOutcome run_tasks(const Tasks& tasks,
                      TaskSchedule& schedule,
                      Journal& journal,
-                     std::vector<TaskResult> results,
+                     TaskResults results,
                      const RunnerOptions& options,
                      RunView& view) {
   results.resize(tasks.size());

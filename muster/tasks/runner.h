@@ -36,7 +36,7 @@ struct RunnerOptions {
 };
 
 struct RunOutcome {
-  std::vector<TaskResult> results = {};
+  TaskResults results = {};
   int stopped_by = 0;      // the signal that ended the run
   bool timed_out = false;  // its time limit did
   std::string error = {};  // what kept it from going on; empty: nothing
@@ -44,10 +44,10 @@ struct RunOutcome {
 
 // `results` are those of earlier runs. Blocking: until all has ended. Throws: io, before anything
 // is started.
-RunOutcome run_tasks(const std::vector<Task>& tasks,
+RunOutcome run_tasks(const Tasks& tasks,
                      TaskSchedule& schedule,
                      Journal& journal,
-                     std::vector<TaskResult> results,
+                     TaskResults results,
                      const RunnerOptions& options,
                      RunView& view);
 

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
-#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
@@ -30,7 +29,7 @@ namespace {
 constexpr size_t kMaxNamesShown = 5;
 
 // The array's tasks, the first few by name.
-std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
+std::string names_in(const SlurmArray& array, const Tasks& tasks) {
   return join_first(
       mapped(array.tasks, [&](const size_t task) { return printable(tasks[task].name); }),
       ", ",
@@ -39,9 +38,7 @@ std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
 
 // The commands that would be executed. The jobs' numbers are not known yet: JOB0, JOB1 … stand for
 // them.
-std::string shown(const SlurmPlan& plan,
-                  const std::vector<Task>& tasks,
-                  const SlurmOptions& options) {
+std::string shown(const SlurmPlan& plan, const Tasks& tasks, const SlurmOptions& options) {
   std::string text;
   Strings jobs;
   for (const size_t i : indices_of(plan.arrays)) {
@@ -100,7 +97,7 @@ void submit_to_slurm(TasksRun& run, const Strings& sbatch, bool dry_run) {
                        .visibility = run.settings.visibility.value_or(Visibility::job),
                        .exec_element = {own_program(), "tasks", "--exec-element"}};
   append_all(options.sbatch, sbatch);
-  const std::vector<Task>& tasks = run.file.tasks;
+  const Tasks& tasks = run.file.tasks;
   const SlurmPlan plan = plan_slurm(tasks, options);
   for (const std::string& note : plan.notes)
     log(LogLevel::info, note);

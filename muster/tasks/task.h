@@ -85,6 +85,8 @@ struct Task {
   bool operator==(const Task&) const = default;
 };
 
+using Tasks = std::vector<Task>;
+
 enum class TaskState {
   waiting,  // for devices, or for a task that it comes after
   running,
@@ -128,5 +130,7 @@ struct TaskResult {
   std::string reason = {};  // if failed or skipped: "exit code 3", "after prepare, which failed"
   bool operator==(const TaskResult&) const = default;
 };
+
+using TaskResults = std::vector<TaskResult>;
 
 }  // namespace muster

@@ -12,7 +12,6 @@
 #include <map>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -34,7 +33,7 @@ namespace {
 
 // The tasks of the command line, and what their spec file says.
 struct TypedTasks {
-  std::vector<Task> tasks = {};
+  Tasks tasks = {};
   std::string spec_text = {};
 };
 
@@ -71,7 +70,7 @@ std::string task_file_text(const std::string& path, const std::string& folder_gi
 }
 
 // A spec or sweep that is given again must have the tasks that the run began with.
-void check_same_tasks(const TasksOptions& options, const std::vector<Task>& tasks) {
+void check_same_tasks(const TasksOptions& options, const Tasks& tasks) {
   const bool is_given = options.sweep || !options.spec.empty();
   if (is_given && typed_tasks(options).tasks != tasks)
     fail_usage("--resume: expected the tasks that ",

@@ -82,7 +82,7 @@ class Fitting {
 
   const PolicyInput& input_;
   const Sharing sharing_;
-  std::vector<uint64_t> free_ = {};
+  std::vector<uint64_t> free_;
   std::vector<int> num_ranks_;
 };
 

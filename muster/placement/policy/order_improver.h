@@ -75,10 +75,10 @@ class OrderImprover {
   const std::size_t max_visits_;
   const int64_t fastest_;
   std::size_t visits_ = 0;
-  Order order_ = {};
-  Quality quality_ = {};
-  Order best_ = {};
-  Quality best_quality_ = {};
+  Order order_;
+  Quality quality_;
+  Order best_;
+  Quality best_quality_;
 };
 
 }  // namespace muster

@@ -183,7 +183,7 @@ class ExactRing {
   const size_t n_;
   const int count_;
   int64_t slowest_ = 0;
-  std::vector<int64_t> totals_ = {};
+  std::vector<int64_t> totals_;
 };
 
 // Returns the quality of the links whose two devices are in one group.

@@ -118,9 +118,9 @@ class PathRotation {
 
   const size_t count_;
   std::mt19937 random_;  // the same machine gives the same ring everywhere
-  std::vector<std::vector<size_t>> neighbours_ = {};
-  std::vector<size_t> path_ = {};
-  std::vector<bool> in_path_ = {};
+  std::vector<std::vector<size_t>> neighbours_;
+  std::vector<size_t> path_;
+  std::vector<bool> in_path_;
 };
 
 // Returns the ring whose slowest link is as fast as rotations find. The search is by bisection: a

@@ -234,7 +234,7 @@ class EntryParser {
   const std::string& text_;
   size_t at_;
   size_t end_;
-  SelectionItem item_ = {};
+  SelectionItem item_;
 };
 
 // Calls take(begin, end) for each piece of [from, to), of which there is one at least.

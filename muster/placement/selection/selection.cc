@@ -243,8 +243,8 @@ class Resolver {
   const Host& host_;
   const UsableGpus& usable_;
   const Scores& scores_;
-  Devices left_ = {};   // after filters and exclusions
-  Devices taken_ = {};  // by an entry
+  Devices left_;   // after filters and exclusions
+  Devices taken_;  // by an entry
 };
 
 }  // namespace

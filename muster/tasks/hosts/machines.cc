@@ -21,7 +21,7 @@ namespace muster {
 namespace {
 
 // Whether any alternative of any task is so.
-bool any_need(const std::vector<Task>& tasks, bool (*is)(const TaskNeed&)) {
+bool any_need(const Tasks& tasks, bool (*is)(const TaskNeed&)) {
   return any_of(tasks, [&](const Task& task) { return any_of(task.needs, is); });
 }
 
@@ -99,7 +99,7 @@ int TaskMachines::here() const {
 }
 
 // Each answer costs time on every machine, so that only what these tasks need is asked.
-RemoteHello question_for(const std::vector<Task>& tasks) {
+RemoteHello question_for(const Tasks& tasks) {
   return {.version = version(),
           .gpus = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 0; }),
           .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),

@@ -41,7 +41,7 @@ struct TaskMachines {
 
 // Asks for what has to be known of a machine that is to run these tasks, and for no more, since
 // every answer takes time.
-RemoteHello question_for(const std::vector<Task>& tasks);
+RemoteHello question_for(const Tasks& tasks);
 
 // The machines of an inventory's file. Throws: invalid_argument.
 TaskMachines machines_in_file(const std::string& path);

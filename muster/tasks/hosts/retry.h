@@ -62,9 +62,9 @@ class HostRetry {
   Strings gpus_;  // UUIDs
   bool trying_ = false;
   bool begun_ = false;
-  Clock::time_point next_ = {};
-  Clock::time_point give_up_ = {};  // on an answer
-  Clock::time_point back_since_ = {};
+  Clock::time_point next_;
+  Clock::time_point give_up_;  // on an answer
+  Clock::time_point back_since_;
   std::chrono::milliseconds pause_;
   std::string unfit_;
   std::unique_ptr<RemoteHost> connection_;         // that is being made

@@ -41,7 +41,7 @@ TaskState state_after(const std::string& how) {
 // Folds records into what is known of each task.
 class JournalFold {
  public:
-  JournalFold(const std::vector<Task>& tasks, JournalState& state) : tasks_(tasks), state_(state) {
+  JournalFold(const Tasks& tasks, JournalState& state) : tasks_(tasks), state_(state) {
     for (const size_t i : indices_of(tasks))
       places_.emplace(tasks[i].name, i);
   }
@@ -137,7 +137,7 @@ class JournalFold {
     result.state = state_after(how);
   }
 
-  const std::vector<Task>& tasks_;
+  const Tasks& tasks_;
   JournalState& state_;
   std::unordered_map<std::string, size_t> places_;
 };
@@ -183,7 +183,7 @@ std::string misplaced(const ReadJson& record, const std::string& last_sum, bool&
 }  // namespace
 
 JournalState blank_state(size_t num_tasks) {
-  return {.results = std::vector<TaskResult>(num_tasks),
+  return {.results = TaskResults(num_tasks),
           .taken = std::vector<TakenShare>(num_tasks),
           .failures = std::vector<TaskFailures>(num_tasks),
           .stops = std::vector<TaskStops>(num_tasks)};
@@ -213,7 +213,7 @@ namespace {
 // Reads a journal's lines one after the other.
 class JournalReader {
  public:
-  JournalReader(const std::string& path, const std::vector<Task>& tasks)
+  JournalReader(const std::string& path, const Tasks& tasks)
       : path_(path), state_(blank_state(tasks.size())), fold_(tasks, state_) {}
 
   // A last line that is not whole is left out, and said.
@@ -276,13 +276,11 @@ class JournalReader {
 
 }  // namespace
 
-JournalState journal_from(std::string_view bytes,
-                          const std::string& path,
-                          const std::vector<Task>& tasks) {
+JournalState journal_from(std::string_view bytes, const std::string& path, const Tasks& tasks) {
   return JournalReader(path, tasks).read(bytes);
 }
 
-JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks) {
+JournalState read_journal(const std::string& run_dir, const Tasks& tasks) {
   const std::string path = journal_path(run_dir);
   return journal_from(read_plain_file(path), path, tasks);
 }

@@ -28,7 +28,7 @@ struct TaskStops {
 struct JournalState {
   JournalHead head = {};                    // of the first run
   Strings marks = {};                       // MUSTER_MARK of all that all runs started
-  std::vector<TaskResult> results = {};     // by the place among the tasks
+  TaskResults results = {};                 // by the place among the tasks
   std::vector<TakenShare> taken = {};       // by each task's last attempt
   std::vector<TaskFailures> failures = {};  // of each task, in the last run
   std::vector<TaskStops> stops = {};        // likewise
@@ -46,12 +46,10 @@ JournalState blank_state(size_t num_tasks);
 // Reads the journal of a run folder, whether a run goes on there or not. A last line that is not
 // whole is left out and said. Throws: io; failed_precondition naming the line that is damaged, does
 // not follow the one before it, or does not fit the tasks.
-JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks);
+JournalState read_journal(const std::string& run_dir, const Tasks& tasks);
 
 // The same for a journal's bytes; `path` is named in errors.
-JournalState journal_from(std::string_view bytes,
-                          const std::string& path,
-                          const std::vector<Task>& tasks);
+JournalState journal_from(std::string_view bytes, const std::string& path, const Tasks& tasks);
 
 // For when the run that had started them was killed: every attempt that has no end is lost, and had
 // one with the journal's last record; its task waits again.

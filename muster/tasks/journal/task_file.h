@@ -5,7 +5,6 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "muster/tasks/task.h"
 
@@ -13,7 +12,7 @@ namespace muster {
 
 struct TaskFile {
   std::map<std::string, std::string> settings = {};  // of the command line: "gpus" → "0,2"
-  std::vector<Task> tasks = {};
+  Tasks tasks = {};
   bool operator==(const TaskFile&) const = default;
 };
 

@@ -16,8 +16,7 @@
 namespace muster {
 
 // Parameters are sorted by name; fields keep the order in which programs printed them.
-ResultColumns result_columns(const std::vector<Task>& tasks,
-                             const std::vector<TaskResult>& results) {
+ResultColumns result_columns(const Tasks& tasks, const TaskResults& results) {
   check_results(tasks, results);
   ResultColumns columns;
   std::set<std::string> parameters;
@@ -102,7 +101,7 @@ std::string state_text(const TaskResult& result) {
   return cat(state, " (", end_text(last), ")");
 }
 
-void check_results(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+void check_results(const Tasks& tasks, const TaskResults& results) {
   if (tasks.size() == results.size())
     return;
   throw invalid_argument(

@@ -16,8 +16,7 @@ struct ResultColumns {
   Strings fields = {};  // of the JSON lines, in the order in which they were met
 };
 
-ResultColumns result_columns(const std::vector<Task>& tasks,
-                             const std::vector<TaskResult>& results);
+ResultColumns result_columns(const Tasks& tasks, const TaskResults& results);
 
 // The JSON line's fields in its order: texts as they are, all else as JSON. None when it is no
 // object.
@@ -43,6 +42,6 @@ std::string end_text(const TaskAttempt& attempt);
 std::string state_text(const TaskResult& result);
 
 // Throws: invalid_argument unless there is a result for each task.
-void check_results(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
+void check_results(const Tasks& tasks, const TaskResults& results);
 
 }  // namespace muster

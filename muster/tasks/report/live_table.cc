@@ -59,9 +59,7 @@ LiveTableOptions live_table_options(bool quiet) {
   return options;
 }
 
-LiveTable::LiveTable(const std::vector<Task>& tasks,
-                     LiveTableOptions options,
-                     const std::vector<TaskResult>& before)
+LiveTable::LiveTable(const Tasks& tasks, LiveTableOptions options, const TaskResults& before)
     : tasks_(tasks), options_(options) {
   likes_of_.reserve(tasks.size());
   for (const Task& task : tasks) {

@@ -29,9 +29,7 @@ class LiveTable : public RunView {
  public:
   // `tasks` must outlive it. `before`: what earlier runs came to; what they did counts as done here
   // too.
-  LiveTable(const std::vector<Task>& tasks,
-            LiveTableOptions options,
-            const std::vector<TaskResult>& before = {});
+  LiveTable(const Tasks& tasks, LiveTableOptions options, const TaskResults& before = {});
   ~LiveTable() override;
 
   void started(size_t task, const TaskAttempt& attempt) override;
@@ -63,7 +61,7 @@ class LiveTable : public RunView {
   void flush();
   void wipe();
 
-  const std::vector<Task>& tasks_;
+  const Tasks& tasks_;
   LiveTableOptions options_;
   std::map<std::string, size_t> like_numbers_;
   std::vector<size_t> likes_of_;  // by task
@@ -72,7 +70,7 @@ class LiveTable : public RunView {
   std::string pending_;   // lines that are to stay
   size_t drawn_ = 0;      // lines of the table on the terminal
   size_t num_ended_ = 0;  // for good
-  Clock::time_point last_drawn_ = {};
+  Clock::time_point last_drawn_;
 };
 
 }  // namespace muster

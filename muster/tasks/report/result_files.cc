@@ -26,8 +26,8 @@ void check_result_files(const ResultFiles& files, const std::string& run_dir) {
 }
 
 void write_result_files(const ResultFiles& files,
-                        const std::vector<Task>& tasks,
-                        const std::vector<TaskResult>& results,
+                        const Tasks& tasks,
+                        const TaskResults& results,
                         const Inventory& inventory,
                         const std::string& title) {
   if (!files.csv.empty())

@@ -24,8 +24,8 @@ void check_result_files(const ResultFiles& files, const std::string& run_dir);
 
 // Throws: io.
 void write_result_files(const ResultFiles& files,
-                        const std::vector<Task>& tasks,
-                        const std::vector<TaskResult>& results,
+                        const Tasks& tasks,
+                        const TaskResults& results,
                         const Inventory& inventory,
                         const std::string& title);
 

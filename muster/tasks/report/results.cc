@@ -123,7 +123,7 @@ Strings csv_titles(const ResultColumns& columns) {
 
 }  // namespace
 
-std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+std::string results_json(const Tasks& tasks, const TaskResults& results) {
   check_results(tasks, results);
   std::string text = "{\"schema\": \"muster.tasks/1\", \"tasks\": [";
   for (const size_t i : indices_of(tasks)) {
@@ -134,7 +134,7 @@ std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskR
 }
 
 // Every row has all columns, whatever its task has of them.
-std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+std::string results_csv(const Tasks& tasks, const TaskResults& results) {
   const ResultColumns columns = result_columns(tasks, results);
   std::string text;
   append_csv_row(text, csv_titles(columns));

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/tasks/task.h"
 
@@ -15,11 +14,11 @@ namespace muster {
 // "result", "attempts": [{"attempt", "host", "devices", "gpus", "gpu_fraction", "cpus", "began",
 // "ended", "exit_code", "signal", "timed_out", "log"}]}]}; a task a line. Units: seconds since the
 // run began.
-std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
+std::string results_json(const Tasks& tasks, const TaskResults& results);
 
 // RFC 4180: a row a task, with every parameter and every field of any task's last JSON line as a
 // column. A field that has the name of another column is "result.<name>", a parameter
 // "parameter.<name>".
-std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
+std::string results_csv(const Tasks& tasks, const TaskResults& results);
 
 }  // namespace muster

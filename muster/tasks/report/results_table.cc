@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
@@ -62,7 +63,7 @@ bool align_numbers(TableRows& rows, size_t column) {
 }
 
 // Whether attempts ran on more than one host: then each says on which.
-bool several_hosts(const std::vector<TaskResult>& results) {
+bool several_hosts(const TaskResults& results) {
   std::string host;
   for (const TaskResult& result : results) {
     for (const TaskAttempt& attempt : result.attempts) {
@@ -104,7 +105,7 @@ Strings table_row(const Task& task,
 
 // Parameters are set right where all are numbers, and stay as they were given: 1e-4 is not made
 // 0.0001.
-std::string results_table(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+std::string results_table(const Tasks& tasks, const TaskResults& results) {
   ResultColumns columns = result_columns(tasks, results);
   const size_t num_fields = columns.fields.size();
   columns.fields.resize(std::min(num_fields, kMaxFieldsShown));

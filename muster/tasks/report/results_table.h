@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/tasks/task.h"
 
@@ -14,6 +13,6 @@ namespace muster {
 // as many digits as tell them apart, up to six. What is too wide is cut, and the fields beyond
 // twelve are left out with a line that says so. Throws: invalid_argument unless `results[i]` is of
 // tasks[i].
-std::string results_table(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
+std::string results_table(const Tasks& tasks, const TaskResults& results);
 
 }  // namespace muster

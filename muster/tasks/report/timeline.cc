@@ -192,9 +192,7 @@ double tick_step(double least) {
 // Draws the rows of a timeline into one page, or into the figure alone.
 class TimelinePage {
  public:
-  TimelinePage(const std::vector<Task>& tasks,
-               const std::vector<TaskResult>& results,
-               const Inventory& inventory)
+  TimelinePage(const Tasks& tasks, const TaskResults& results, const Inventory& inventory)
       : tasks_(tasks), results_(results), timeline_(timeline_of(results, inventory)) {
     int64_t most = 0;
     for (const TimelineRow& row : timeline_.rows)
@@ -373,31 +371,31 @@ class TimelinePage {
     return svg_element("path", {{"class", kind}, {"d", path.text()}}) + "\n";
   }
 
-  const std::vector<Task>& tasks_;
-  const std::vector<TaskResult>& results_;
+  const Tasks& tasks_;
+  const TaskResults& results_;
   const Timeline timeline_;
   int width_ = kLeastWidth;
   double scale_ = 0;  // pixels a second
   int y_ = 0;
   int num_rows_ = 0;
-  std::string host_ = {};
-  std::string labels_ = {};
-  std::string bands_ = {};
-  std::string bars_ = {};
+  std::string host_;
+  std::string labels_;
+  std::string bands_;
+  std::string bars_;
 };
 
 }  // namespace
 
-std::string timeline_html(const std::vector<Task>& tasks,
-                          const std::vector<TaskResult>& results,
+std::string timeline_html(const Tasks& tasks,
+                          const TaskResults& results,
                           const Inventory& inventory,
                           const std::string& title) {
   check_results(tasks, results);
   return TimelinePage(tasks, results, inventory).html(title);
 }
 
-std::string timeline_figure(const std::vector<Task>& tasks,
-                            const std::vector<TaskResult>& results,
+std::string timeline_figure(const Tasks& tasks,
+                            const TaskResults& results,
                             const Inventory& inventory) {
   check_results(tasks, results);
   return TimelinePage(tasks, results, inventory).figure();

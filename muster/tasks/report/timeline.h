@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/device/inventory.h"
 #include "muster/tasks/task.h"
@@ -14,15 +13,15 @@ namespace muster {
 // as many CPU rows as tasks ran on CPUs at one time; a bar an attempt on each of its GPUs, as high
 // as its part of the GPU, coloured by how it ended. No script; light or dark as the reader's system
 // is. Every text is escaped. Throws: invalid_argument unless `results[i]` is of tasks[i].
-std::string timeline_html(const std::vector<Task>& tasks,
-                          const std::vector<TaskResult>& results,
+std::string timeline_html(const Tasks& tasks,
+                          const TaskResults& results,
                           const Inventory& inventory,
                           const std::string& title);
 
 // The picture alone, for a page of somebody else's that has timeline_style() in its head and says
 // by variables what its colours are (--back, --front, --soft, --line). Throws: as above.
-std::string timeline_figure(const std::vector<Task>& tasks,
-                            const std::vector<TaskResult>& results,
+std::string timeline_figure(const Tasks& tasks,
+                            const TaskResults& results,
                             const Inventory& inventory);
 const char* timeline_style();
 

@@ -22,7 +22,7 @@ constexpr int kWholeRow = 1000;
 
 class TimelineMaker {
  public:
-  TimelineMaker(const std::vector<TaskResult>& results, const Inventory& inventory)
+  TimelineMaker(const TaskResults& results, const Inventory& inventory)
       : results_(results), inventory_(inventory) {}
 
   // A row is busy by the share of the whole time that its bars take, each by its height.
@@ -159,19 +159,19 @@ class TimelineMaker {
     }
   }
 
-  const std::vector<TaskResult>& results_;
+  const TaskResults& results_;
   const Inventory& inventory_;
-  Timeline timeline_ = {};
-  std::map<std::string, size_t> hosts_ = {};
-  std::map<std::pair<size_t, int>, std::string> models_ = {};
-  std::map<Key, TimelineRow> rows_ = {};
+  Timeline timeline_;
+  std::map<std::string, size_t> hosts_;
+  std::map<std::pair<size_t, int>, std::string> models_;
+  std::map<Key, TimelineRow> rows_;
   // The bars of each GPU's row that may not have ended.
-  std::map<Key, std::vector<TimelineBar>> open_ = {};
+  std::map<Key, std::vector<TimelineBar>> open_;
 };
 
 }  // namespace
 
-Timeline timeline_of(const std::vector<TaskResult>& results, const Inventory& inventory) {
+Timeline timeline_of(const TaskResults& results, const Inventory& inventory) {
   return TimelineMaker(results, inventory).make();
 }
 

@@ -34,6 +34,6 @@ struct Timeline {
   double end = 0;                      // seconds
 };
 
-Timeline timeline_of(const std::vector<TaskResult>& results, const Inventory& inventory);
+Timeline timeline_of(const TaskResults& results, const Inventory& inventory);
 
 }  // namespace muster

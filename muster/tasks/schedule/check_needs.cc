@@ -11,6 +11,7 @@
 #include <set>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -334,13 +335,13 @@ class NeedsChecker {
   const ReachOptions whole_;
   const SpecProblems spec_;
   bool has_gpus_ = false;  // the run, and not only its machines
-  std::map<std::string, ReachableGpus> by_selection_ = {};
+  std::map<std::string, ReachableGpus> by_selection_;
 };
 
 }  // namespace
 
 // A group's problem names its first task and how many more there are.
-void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
+void check_needs(const Tasks& tasks, const NeedsCheck& check) {
   std::map<std::string, size_t> positions;
   std::vector<NeedGroup> groups;  // in the order of the tasks
   for (const Task& task : tasks) {

@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
@@ -32,6 +31,6 @@ struct NeedsCheck {
 // each group of tasks none of whose alternatives any host could ever meet, up to ten, each with the
 // place of the key that is to blame, and for each alternative the nearest there is. An `on` that
 // names what is nowhere is one of these, whatever the alternatives.
-void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check);
+void check_needs(const Tasks& tasks, const NeedsCheck& check);
 
 }  // namespace muster

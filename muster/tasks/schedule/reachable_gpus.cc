@@ -250,12 +250,12 @@ class Reach {
   }
 
   const ReachOptions& options_;
-  std::optional<CheckedSelection> run_ = {};
-  std::optional<CheckedSelection> on_ = {};
-  ReachableGpus reachable_ = {};
+  std::optional<CheckedSelection> run_;
+  std::optional<CheckedSelection> on_;
+  ReachableGpus reachable_;
   bool fits_a_host_ = false;
   bool named_host_fails_ = false;  // one that `on` speaks of by its name
-  std::set<std::tuple<int, size_t, std::vector<ReachableGpu>>> seen_ = {};
+  std::set<std::tuple<int, size_t, std::vector<ReachableGpu>>> seen_;
 };
 
 }  // namespace

@@ -68,7 +68,7 @@ int most_gpus(const std::vector<TaskNeed>& needs) {
 
 }  // namespace
 
-TaskSchedule::TaskSchedule(const std::vector<Task>& tasks, DevicePool pool, ScheduleOptions options)
+TaskSchedule::TaskSchedule(const Tasks& tasks, DevicePool pool, ScheduleOptions options)
     : tasks_(tasks),
       pool_(std::move(pool)),
       options_(std::move(options)),

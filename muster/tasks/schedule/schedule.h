@@ -69,7 +69,7 @@ class TaskSchedule {
  public:
   // `tasks` must outlive it. Throws: invalid_argument for a task that comes after an unknown task
   // or, through others, after itself; for needs that the pool could never meet.
-  TaskSchedule(const std::vector<Task>& tasks, DevicePool pool, ScheduleOptions options = {});
+  TaskSchedule(const Tasks& tasks, DevicePool pool, ScheduleOptions options = {});
 
   // The tasks to start now; they count as running from here on.
   std::vector<TaskStart> start(double now);
@@ -198,7 +198,7 @@ class TaskSchedule {
   void begin(const TaskStart& start, double now);
   std::vector<size_t> skip_followers(size_t task);
 
-  const std::vector<Task>& tasks_;
+  const Tasks& tasks_;
   DevicePool pool_;
   ScheduleOptions options_;
   std::unordered_map<std::string, size_t> numbers_;  // by name

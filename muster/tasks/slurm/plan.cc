@@ -36,7 +36,7 @@ struct ElementPlace {
 // Makes the plan of one submission.
 class SlurmPlanner {
  public:
-  SlurmPlanner(const std::vector<Task>& tasks, const SlurmOptions& options)
+  SlurmPlanner(const Tasks& tasks, const SlurmOptions& options)
       : tasks_(tasks), options_(options), places_(tasks.size()) {
     for (const Task& task : tasks)
       highest_ = std::max(highest_, task.priority);
@@ -230,18 +230,18 @@ class SlurmPlanner {
     return folder + "/logs/slurm-%A_%a.log";
   }
 
-  const std::vector<Task>& tasks_;
+  const Tasks& tasks_;
   const SlurmOptions& options_;
   std::vector<ElementPlace> places_;
-  std::vector<Positions> after_ = {};
-  std::vector<Positions> levels_ = {};
+  std::vector<Positions> after_;
+  std::vector<Positions> levels_;
   int highest_ = -1'000'000;
-  SlurmPlan plan_ = {};
+  SlurmPlan plan_;
 };
 
 }  // namespace
 
-SlurmPlan plan_slurm(const std::vector<Task>& tasks, const SlurmOptions& options) {
+SlurmPlan plan_slurm(const Tasks& tasks, const SlurmOptions& options) {
   return SlurmPlanner(tasks, options).plan();
 }
 

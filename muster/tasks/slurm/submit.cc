@@ -88,9 +88,7 @@ std::string job_id_of(const std::string& said) {
 }
 
 // Which job has which tasks, by the index of its array.
-std::string jobs_json(const SlurmPlan& plan,
-                      const std::vector<Task>& tasks,
-                      const Strings& job_ids) {
+std::string jobs_json(const SlurmPlan& plan, const Tasks& tasks, const Strings& job_ids) {
   nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
   for (const size_t i : indices_of(job_ids)) {
     nlohmann::ordered_json elements = nlohmann::ordered_json::object();
@@ -115,9 +113,7 @@ Strings sbatch_argv(const SlurmArray& array, const SlurmOptions& options, const 
   return argv;
 }
 
-Strings submit_slurm(const SlurmPlan& plan,
-                     const std::vector<Task>& tasks,
-                     const SlurmOptions& options) {
+Strings submit_slurm(const SlurmPlan& plan, const Tasks& tasks, const SlurmOptions& options) {
   const std::string folder = options.run_dir + "/slurm";
   std::error_code error;
   for (const std::string& path : {folder, options.run_dir + "/logs"}) {

@@ -50,7 +50,7 @@ struct SlurmPlan {
 
 // Throws: invalid_argument for what Slurm cannot be asked for: `on`, a model that is no type's
 // name, text that is no UTF-8, a task after more than a thousand others that are not whole arrays.
-SlurmPlan plan_slurm(const std::vector<Task>& tasks, const SlurmOptions& options);
+SlurmPlan plan_slurm(const Tasks& tasks, const SlurmOptions& options);
 
 // "--dependency=afterok:12:13_4"; empty: none. `job_ids` of the arrays before it.
 std::string dependency_argument(const SlurmArray& array, const Strings& job_ids);
@@ -61,8 +61,6 @@ Strings sbatch_argv(const SlurmArray& array, const SlurmOptions& options, const 
 // Writes the plan's files and submits the arrays, one after the other; the ids of their jobs, which
 // are in slurm/jobs.json too. Blocking: as long as sbatch takes. Throws: SpawnError when there is
 // no sbatch; io when it refuses, naming what has been submitted before.
-Strings submit_slurm(const SlurmPlan& plan,
-                     const std::vector<Task>& tasks,
-                     const SlurmOptions& options);
+Strings submit_slurm(const SlurmPlan& plan, const Tasks& tasks, const SlurmOptions& options);
 
 }  // namespace muster

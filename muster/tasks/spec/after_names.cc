@@ -31,7 +31,7 @@ class AfterResolver {
  public:
   AfterResolver(const std::vector<TaskTemplate>& templates,
                 const std::vector<size_t>& begins,
-                std::vector<Task>& tasks,
+                Tasks& tasks,
                 SpecProblems& problems)
       : templates_(templates),
         begins_(begins),
@@ -228,12 +228,12 @@ class AfterResolver {
 
   const std::vector<TaskTemplate>& templates_;
   const std::vector<size_t>& begins_;
-  std::vector<Task>& tasks_;
+  Tasks& tasks_;
   SpecProblems& problems_;
   std::vector<Positions> after_;
-  std::unordered_map<std::string_view, size_t> by_name_ = {};
-  std::unordered_map<std::string_view, size_t> by_written_ = {};
-  std::unordered_map<std::string, Positions> globs_ = {};
+  std::unordered_map<std::string_view, size_t> by_name_;
+  std::unordered_map<std::string_view, size_t> by_written_;
+  std::unordered_map<std::string, Positions> globs_;
   size_t num_names_ = 0;
 };
 
@@ -241,7 +241,7 @@ class AfterResolver {
 
 void resolve_after(const std::vector<TaskTemplate>& templates,
                    const std::vector<size_t>& begins,
-                   std::vector<Task>& tasks,
+                   Tasks& tasks,
                    SpecProblems& problems) {
   AfterResolver(templates, begins, tasks, problems).resolve();
 }

@@ -14,7 +14,7 @@ namespace muster {
 // Names are unique. Problems: an entry that means no task, a cycle.
 void resolve_after(const std::vector<TaskTemplate>& templates,
                    const std::vector<size_t>& begins,
-                   std::vector<Task>& tasks,
+                   Tasks& tasks,
                    SpecProblems& problems);
 
 // Positions in the list given, the first one again at the end: each waits for the next. Empty:

@@ -41,8 +41,8 @@ class TaskText {
     std::string text = {};
   };
 
-  std::string first_ = {};
-  std::vector<Piece> pieces_ = {};
+  std::string first_;
+  std::vector<Piece> pieces_;
   size_t rest_bytes_ = 0;
 };
 

@@ -46,7 +46,7 @@ class SpecProblems {
   const std::string& text_;
   const std::string& source_;
   std::vector<size_t> lines_;  // where each begins
-  std::set<std::pair<std::pair<int, int>, std::string>> problems_ = {};
+  std::set<std::pair<std::pair<int, int>, std::string>> problems_;
 };
 
 }  // namespace muster

@@ -91,7 +91,7 @@ std::string problem_of_name(std::string_view name) {
 
 // Each name must be one that a file can have, and no other task's. A table gets one problem,
 // however many tasks it makes.
-void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
+void check_names(const Tasks& tasks, SpecProblems& problems) {
   std::unordered_map<std::string_view, const Task*> seen;
   seen.reserve(tasks.size());
   SpecPosition told = {};  // the table that had the last problem
@@ -131,15 +131,13 @@ std::vector<TaskNeed> default_needs(int ranks) {
   return {{.gpus = 1.0 * ranks}, {.cpus = ranks, .without_gpus = true}};
 }
 
-std::vector<Task> tasks_of_text(const std::string& text,
-                                const std::string& source,
-                                Strings* warnings) {
+Tasks tasks_of_text(const std::string& text, const std::string& source, Strings* warnings) {
   SpecProblems problems(text, source);
   check_spec_text(text, problems);
   const std::vector<TaskTemplate> templates = read_spec_tables(text, problems);
   problems.throw_if_any();
   check_sizes(templates, problems);
-  std::vector<Task> tasks;
+  Tasks tasks;
   std::vector<size_t> begins;  // of each template's tasks
   for (const TaskTemplate& made_from : templates) {
     if (warnings != nullptr)

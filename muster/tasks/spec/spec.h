@@ -37,9 +37,9 @@ std::string read_spec(const std::string& path);
 // for itself. `source` stands for the file in errors. Throws: invalid_argument with up to ten
 // problems, each as "file:line:column: expected …, got …" and a caret under the character.
 // `warnings`, if asked for, gets a text for each parameter of `each` that no task uses.
-std::vector<Task> tasks_of_text(const std::string& text,
-                                const std::string& source,
-                                Strings* warnings = nullptr);
+Tasks tasks_of_text(const std::string& text,
+                    const std::string& source,
+                    Strings* warnings = nullptr);
 
 // The needs of a task without `needs`.
 std::vector<TaskNeed> default_needs(int ranks);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "muster/base/caret.h"
 #include "muster/base/contains.h"
@@ -114,7 +115,7 @@ std::string sweep_name(const std::vector<TaskParameter>& each,
 }
 
 // Names the tasks in their order. Names that have become the same are told apart by "~2", "~3" …
-void name_tasks(const std::vector<TaskParameter>& each, std::vector<Task>& tasks) {
+void name_tasks(const std::vector<TaskParameter>& each, Tasks& tasks) {
   std::unordered_map<std::string, int> taken;  // by name: the last number tried behind it
   size_t at = 0;
   for_each_combination(each, [&](const std::vector<std::string_view>& values) {
@@ -168,7 +169,7 @@ TaskTemplate template_of(const SweepOptions& options) {
 }  // namespace
 
 // The number of tasks is checked before any is made.
-std::vector<Task> tasks_of_sweep(const SweepOptions& options, Strings* warnings) {
+Tasks tasks_of_sweep(const SweepOptions& options, Strings* warnings) {
   if (options.sweeps.empty())
     throw invalid_argument("--sweep: expected NAME=VALUE,…, got none");
   if (options.command.empty() || options.command.front().empty())
@@ -185,7 +186,7 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options, Strings* warnings)
   }
   if (warnings != nullptr)
     *warnings = warnings_of(made_from);
-  std::vector<Task> tasks;
+  Tasks tasks;
   expand_template(made_from, tasks);
   name_tasks(made_from.each, tasks);
   return tasks;

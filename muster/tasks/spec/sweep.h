@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/tasks/task.h"
@@ -23,6 +22,6 @@ struct SweepOptions {
 // long is cut, and "~2", "~3" … tell apart names that have become the same. `warnings`, if asked
 // for, gets a text for each parameter that has one value, or that the command does not use. Throws:
 // invalid_argument, pointing at the character.
-std::vector<Task> tasks_of_sweep(const SweepOptions& options, Strings* warnings = nullptr);
+Tasks tasks_of_sweep(const SweepOptions& options, Strings* warnings = nullptr);
 
 }  // namespace muster

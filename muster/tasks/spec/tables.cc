@@ -344,9 +344,9 @@ class TableReader {
   const toml::table& defaults_;
   const SpecValues& values_;
   const SpecPosition at_;
-  TaskTemplate made_ = {};
-  std::vector<std::string_view> parameters_ = {};                     // names in made_.each
-  std::vector<std::pair<std::string, SpecPosition>> variables_ = {};  // names in env
+  TaskTemplate made_;
+  std::vector<std::string_view> parameters_;                     // names in made_.each
+  std::vector<std::pair<std::string, SpecPosition>> variables_;  // names in env
 };
 
 // Text that is no TOML ends the reading.

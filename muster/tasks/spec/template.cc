@@ -84,7 +84,7 @@ size_t text_bytes(const TaskTemplate& source) {
   return num_combinations(source.each) * (bytes + num_filled * longest);
 }
 
-void expand_template(const TaskTemplate& source, std::vector<Task>& tasks) {
+void expand_template(const TaskTemplate& source, Tasks& tasks) {
   for_each_combination(source.each, [&](const std::vector<std::string_view>& values) {
     tasks.push_back(task_with(source, values));
   });

@@ -60,7 +60,7 @@ template <class Use>
 void for_each_combination(const std::vector<TaskParameter>& each, const Use& use);
 
 // Appends the template's tasks, without `after`. Their number was checked before.
-void expand_template(const TaskTemplate& source, std::vector<Task>& tasks);
+void expand_template(const TaskTemplate& source, Tasks& tasks);
 
 }  // namespace muster
 
