@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "muster/base/loaded_library.h"
 #include "muster/base/no_copy.h"
 
 namespace muster::nvml {
@@ -83,6 +84,11 @@ std::string linux_pci_address(const std::string& bus_id);
 
 // A loaded library. Functions that this driver lacks are null.
 class Api : NoCopy {
+  void* library_;  // first: the functions are found in it
+
+  // Null where the library has no function of this name, nor of the one that it had before.
+  LoadedLibrary::Address find(const char* function, const char* before = nullptr) const;
+
  public:
   // Loads `library`; where that fails the object is not `usable` and `error` says why.
   explicit Api(const std::string& library);
@@ -94,52 +100,66 @@ class Api : NoCopy {
   // NVML's words for a return code: "GPU is lost".
   std::string text(Return code) const;
 
-  Return (*init)() = nullptr;
-  Return (*shutdown)() = nullptr;
-  Return (*driver_version)(char*, unsigned) = nullptr;
-  Return (*count)(unsigned*) = nullptr;
-  Return (*handle_by_index)(unsigned, Device*) = nullptr;
-  Return (*uuid)(Device, char*, unsigned) = nullptr;
-  Return (*name)(Device, char*, unsigned) = nullptr;
-  Return (*pci_info)(Device, PciInfo*) = nullptr;
-  bool long_bus_id = false;  // pci_info fills bus_id (version 3), not only bus_id_legacy
-  Return (*memory)(Device, Memory*) = nullptr;
-  Return (*compute_capability)(Device, int*, int*) = nullptr;
-  Return (*total_ecc_errors)(Device, int type, int counter, unsigned long long*) = nullptr;
-  Return (*retired_pages_pending)(Device, int*) = nullptr;  // before Ampere; since then:
+  Return (*init)() = find("nvmlInit_v2", "nvmlInit");
+  Return (*shutdown)() = find("nvmlShutdown");
+  Return (*driver_version)(char*, unsigned) = find("nvmlSystemGetDriverVersion");
+  Return (*count)(unsigned*) = find("nvmlDeviceGetCount_v2", "nvmlDeviceGetCount");
+  Return (*handle_by_index)(unsigned, Device*) = find("nvmlDeviceGetHandleByIndex_v2",
+                                                      "nvmlDeviceGetHandleByIndex");
+  Return (*uuid)(Device, char*, unsigned) = find("nvmlDeviceGetUUID");
+  Return (*name)(Device, char*, unsigned) = find("nvmlDeviceGetName");
+  Return (*pci_info)(Device, PciInfo*) = find("nvmlDeviceGetPciInfo_v3");
+  // pci_info fills bus_id (version 3), not only bus_id_legacy.
+  bool long_bus_id = pci_info != nullptr;
+  Return (*memory)(Device, Memory*) = find("nvmlDeviceGetMemoryInfo");
+  Return (*compute_capability)(Device, int*, int*) = find("nvmlDeviceGetCudaComputeCapability");
+  Return (*total_ecc_errors)(Device,
+                             int type,
+                             int counter,
+                             unsigned long long*) = find("nvmlDeviceGetTotalEccErrors");
+  // Before Ampere; since then remapped_rows.
+  Return (*retired_pages_pending)(Device, int*) = find("nvmlDeviceGetRetiredPagesPendingStatus");
   Return (*remapped_rows)(Device,
                           unsigned* corrected,
                           unsigned* uncorrected,
                           unsigned* pending,
-                          unsigned* failed) = nullptr;
-  Return (*max_pcie_generation)(Device, unsigned*) = nullptr;
-  Return (*max_pcie_width)(Device, unsigned*) = nullptr;
-  Return (*cpu_affinity)(Device, unsigned num_words, unsigned long*) = nullptr;
+                          unsigned* failed) = find("nvmlDeviceGetRemappedRows");
+  Return (*max_pcie_generation)(Device, unsigned*) = find("nvmlDeviceGetMaxPcieLinkGeneration");
+  Return (*max_pcie_width)(Device, unsigned*) = find("nvmlDeviceGetMaxPcieLinkWidth");
+  Return (*cpu_affinity)(Device,
+                         unsigned num_words,
+                         unsigned long*) = find("nvmlDeviceGetCpuAffinity");
 
-  Return (*utilization)(Device, Utilization*) = nullptr;
-  Return (*temperature)(Device, int sensor, unsigned*) = nullptr;
-  Return (*power_milliwatts)(Device, unsigned*) = nullptr;
-  Return (*power_limit_milliwatts)(Device, unsigned*) = nullptr;
-  Return (*processes)(Device, unsigned*, Process*) = nullptr;       // versions 3 and 2
-  Return (*processes_v1)(Device, unsigned*, ProcessV1*) = nullptr;  // drivers before 450
+  Return (*utilization)(Device, Utilization*) = find("nvmlDeviceGetUtilizationRates");
+  Return (*temperature)(Device, int sensor, unsigned*) = find("nvmlDeviceGetTemperature");
+  Return (*power_milliwatts)(Device, unsigned*) = find("nvmlDeviceGetPowerUsage");
+  Return (*power_limit_milliwatts)(Device, unsigned*) = find("nvmlDeviceGetPowerManagementLimit");
+  Return (*processes)(Device, unsigned*, Process*) =
+      find("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2");
+  // Of drivers before 450.
+  Return (*processes_v1)(Device,
+                         unsigned*,
+                         ProcessV1*) = find("nvmlDeviceGetComputeRunningProcesses");
 
-  Return (*mig_mode)(Device, unsigned* current, unsigned* pending) = nullptr;
-  Return (*max_mig_devices)(Device, unsigned*) = nullptr;
-  Return (*mig_device)(Device, unsigned index, Device*) = nullptr;
-  Return (*attributes)(Device, Attributes*) = nullptr;
+  Return (*mig_mode)(Device, unsigned* current, unsigned* pending) = find("nvmlDeviceGetMigMode");
+  Return (*max_mig_devices)(Device, unsigned*) = find("nvmlDeviceGetMaxMigDeviceCount");
+  Return (*mig_device)(Device,
+                       unsigned index,
+                       Device*) = find("nvmlDeviceGetMigDeviceHandleByIndex");
+  Return (*attributes)(Device, Attributes*) = find("nvmlDeviceGetAttributes_v2");
 
-  Return (*nvlink_state)(Device, unsigned link, int* active) = nullptr;
-  Return (*nvlink_remote_type)(Device, unsigned link, int*) = nullptr;
-  Return (*nvlink_remote_pci)(Device, unsigned link, PciInfo*) = nullptr;
-  Return (*common_ancestor)(Device, Device, int*) = nullptr;
-  Return (*c2c_mode)(Device, C2cMode*) = nullptr;  // since driver 535
+  Return (*nvlink_state)(Device, unsigned link, int* active) = find("nvmlDeviceGetNvLinkState");
+  Return (*nvlink_remote_type)(Device,
+                               unsigned link,
+                               int*) = find("nvmlDeviceGetNvLinkRemoteDeviceType");
+  Return (*nvlink_remote_pci)(Device,
+                              unsigned link,
+                              PciInfo*) = find("nvmlDeviceGetNvLinkRemotePciInfo_v2");
+  Return (*common_ancestor)(Device, Device, int*) = find("nvmlDeviceGetTopologyCommonAncestor");
+  Return (*c2c_mode)(Device, C2cMode*) = find("nvmlDeviceGetC2cModeInfoV");  // since driver 535
 
  private:
-  void load_functions();
-  void load_optional_functions();
-
-  const char* (*error_string_)(Return) = nullptr;
-  void* library_ = nullptr;
+  const char* (*error_string_)(Return) = find("nvmlErrorString");
   std::string error_;
 };
 
