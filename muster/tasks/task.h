@@ -31,7 +31,8 @@ struct TaskNeed {
   int cpus = 0;            // of Linux (hardware threads); 0: not counted
   bool without_gpus =
       false;  // applies only if tasks have no GPUs at all, not if these are merely busy
-  bool operator==(const TaskNeed&) const = default;
+  // NOLINTNEXTLINE(modernize-use-nullptr): it takes <=> for one
+  auto operator<=>(const TaskNeed&) const = default;
 };
 
 // The alternatives that apply here: on machines with GPUs, those marked without_gpus are left out.

@@ -4,7 +4,6 @@
 #include "muster/tasks/schedule/check_needs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <ranges>
@@ -196,24 +195,6 @@ struct NeedGroup {
   size_t num_tasks = 0;
 };
 
-// A text that is equal for tasks that ask for the same.
-std::string group_key(const Task& task) {
-  std::string key = task.on;
-  for (const TaskNeed& need : task.needs) {
-    key += cat('\0',
-               std::llround(need.gpus * 1000),
-               ",",
-               need.memory_bytes,
-               ",",
-               need.cpus,
-               ",",
-               need.without_gpus,
-               ",",
-               need.model);
-  }
-  return key;
-}
-
 // "this machine has 2 GPUs and 8 CPUs". Of several hosts it is the most that one has; what is not
 // known is left out.
 std::string what_there_is(const NeedsCheck& check) {
@@ -342,10 +323,10 @@ class NeedsChecker {
 
 // A group's problem names its first task and how many more there are.
 void check_needs(const Tasks& tasks, const NeedsCheck& check) {
-  std::map<std::string, size_t> positions;
+  std::map<std::pair<std::string, std::vector<TaskNeed>>, size_t> positions;
   std::vector<NeedGroup> groups;  // in the order of the tasks
   for (const Task& task : tasks) {
-    const auto [position, is_new] = positions.try_emplace(group_key(task), groups.size());
+    const auto [position, is_new] = positions.try_emplace({task.on, task.needs}, groups.size());
     if (is_new)
       groups.push_back({.first = &task});
     ++groups[position->second].num_tasks;

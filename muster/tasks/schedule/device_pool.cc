@@ -11,6 +11,7 @@
 #include <optional>
 #include <ranges>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -133,11 +134,8 @@ struct DevicePool::Offer {
   // GPUs for oneself win, then faster links, then the fuller host, so that empty hosts stay whole
   // for larger tasks.
   bool is_better_than(const Offer& other) const {
-    if (disturbed != other.disturbed)
-      return other.disturbed;
-    if (slowest_link != other.slowest_link)
-      return slowest_link > other.slowest_link;
-    return num_fitting < other.num_fitting;
+    return std::tuple(other.disturbed, slowest_link, other.num_fitting) >
+           std::tuple(disturbed, other.slowest_link, num_fitting);
   }
 };
 

@@ -25,24 +25,6 @@ namespace {
 // A back-off doubles each time, up to this many seconds.
 constexpr double kLongestBackOff = 3'600;
 
-// A text that is equal for tasks with equal needs.
-std::string kind_key(const Task& task) {
-  std::string key = cat(task.on, "\n");
-  for (const TaskNeed& need : task.needs) {
-    key += cat(need.gpus,
-               " ",
-               need.memory_bytes,
-               " ",
-               need.cpus,
-               " ",
-               need.without_gpus,
-               " ",
-               need.model,
-               "\n");
-  }
-  return key;
-}
-
 // The GPUs that the task's `on` allows. Throws: invalid_argument naming the task.
 AllowedGpus allowed_by(const DevicePool& pool, const Task& task) {
   try {
@@ -170,10 +152,10 @@ void TaskSchedule::measure_critical_paths() {
 
 // The pool is asked once for each kind, however many tasks it has.
 void TaskSchedule::make_kinds() {
-  std::unordered_map<std::string, size_t> known;
+  std::map<std::pair<std::string, std::vector<TaskNeed>>, size_t> known;
   for (size_t i = 0; i < tasks_.size(); ++i) {
     const Task& task = tasks_[i];
-    const auto [place, is_new] = known.emplace(kind_key(task), kinds_.size());
+    const auto [place, is_new] = known.try_emplace({task.on, task.needs}, kinds_.size());
     states_[i].kind = place->second;
     if (!is_new)
       continue;

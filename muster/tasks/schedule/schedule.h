@@ -26,6 +26,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -153,13 +154,8 @@ class TaskSchedule {
     size_t task;
     // Earlier tasks are smaller.
     bool operator<(const Key& other) const {
-      if (priority != other.priority)
-        return priority > other.priority;
-      if (critical_path != other.critical_path)
-        return critical_path > other.critical_path;
-      if (gpus != other.gpus)
-        return gpus > other.gpus;
-      return task < other.task;
+      return std::tuple(other.priority, other.critical_path, other.gpus, task) <
+             std::tuple(priority, critical_path, gpus, other.task);
     }
     bool operator>(const Key& other) const { return other < *this; }
   };
