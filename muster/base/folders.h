@@ -1,4 +1,5 @@
-// Paths that the current folder completes, where that may have been removed.
+// Folders and paths: what is there, and what the current folder completes, where that may have been
+// removed.
 #pragma once
 
 #include <filesystem>
@@ -13,6 +14,17 @@ std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder)
 // The same; what could be read, where `error` is set then.
 std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
                                             std::error_code& error);
+
+// Whether something is there, behind links too; what cannot be seen is not.
+inline bool path_exists(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// The path's last part: "run.json" of "runs/digits/run.json".
+inline std::string file_name(const std::filesystem::path& path) {
+  return path.filename().string();
+}
 
 // Those of the names there that are numbers, as of processes in /proc, in order.
 std::vector<int> numbers_in_folder(const std::filesystem::path& folder);

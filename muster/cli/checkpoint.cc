@@ -1,9 +1,9 @@
 // `muster checkpoint` reads manifests and the heads of files, without LibTorch. Files may come from
 // anywhere: their names and errors are made harmless before they are printed (checkpoint_paths.h).
 #include "muster/base/contains.h"
+#include "muster/checkpoint/files/path_facts.h"
 #include "muster/cli/commands.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -101,11 +101,6 @@ void show_one(const CheckpointFlags& flags) {
     return flags.json ? view_json(view, shown) : view_text(view, shown);
   });
   write_all(STDOUT_FILENO, text);
-}
-
-bool is_folder(const std::string& path) {
-  struct stat info{};
-  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 // Returns the paths of single checkpoints and files. A folder of checkpoints, or a run's, stands

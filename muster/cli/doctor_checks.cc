@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "muster/base/folders.h"
 #include "muster/base/mapped.h"
@@ -49,8 +48,7 @@ std::span<const Check> doctor_checks() {
 }
 
 Strings names_in(const std::string& folder) {
-  auto names = mapped(paths_in(folder),
-                      [](const std::filesystem::path& path) { return path.filename().string(); });
+  auto names = mapped(paths_in(folder), file_name);
   std::ranges::sort(names);
   return names;
 }

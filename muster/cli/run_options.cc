@@ -13,11 +13,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -91,8 +89,7 @@ std::string joined_by_commas(const std::string& text) {
 std::vector<int> parse_map(const std::string& text) {
   const std::string expected = "GPU indices by local rank as in 3,1,0,2";
   if (!text.starts_with('@')) {
-    std::error_code is_too_long;  // a long list is no file's name
-    const bool is_file = std::filesystem::exists(text, is_too_long);
+    const bool is_file = path_exists(text);  // a long list is no file's name
     const std::string next = is_file ? cat("the file of that name is --map @", text) : "";
     return parse_ranks(text, "--map", cat(expected, ", or @FILE"), next);
   }

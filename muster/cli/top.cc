@@ -1,6 +1,7 @@
 // A sampler looks at the job again and again. On a terminal the table is redrawn in place;
 // elsewhere tables follow each other; for programs there is one document. The ranks of other hosts
 // are seen as far as these have answered.
+#include "muster/base/folders.h"
 #include "muster/cli/commands.h"
 
 #include <unistd.h>
@@ -79,12 +80,11 @@ TopTarget folder_target(const std::string& path, const std::vector<JobNote>& job
     if (job.run_dir == target.run_dir)
       target.job = job;
   }
-  std::error_code error;
   for (const char* const name : {"plan.json", "run.json", "activity"}) {
-    if (std::filesystem::exists(target.run_dir + "/" + name, error))
+    if (path_exists(cat(target.run_dir, "/", name)))
       return target;
   }
-  if (std::filesystem::exists(target.run_dir + "/tasks.json", error)) {
+  if (path_exists(target.run_dir + "/tasks.json")) {
     fail_usage("expected a job's id, or the folder of one, got '",
                printable(path),
                "' of a run of tasks; `muster report ",

@@ -12,7 +12,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <system_error>
 
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
@@ -59,9 +58,8 @@ bool holds_line(const fs::path& path, const std::string& wanted) {
 // Returns the GPU's folder in sysfs. A container may show only graphics devices and not the bus;
 // the folder is then found by the address that each card gives.
 fs::path device_folder(const std::string& sysroot, const std::string& pci) {
-  std::error_code error;
   fs::path folder = sysroot + "/sys/bus/pci/devices/" + pci;
-  if (fs::exists(folder, error))
+  if (path_exists(folder))
     return folder;
   for (const fs::path& card : paths_in(sysroot + "/sys/class/drm")) {
     const fs::path device = card / "device";

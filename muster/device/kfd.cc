@@ -9,7 +9,6 @@
 #include <limits>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -109,8 +108,7 @@ std::vector<KfdLink> links_of(const fs::path& node) {
 
 // The folder of nodes is there as soon as the driver is loaded.
 bool has_kfd(const std::string& sysroot) {
-  std::error_code error;
-  return fs::exists(nodes_folder(sysroot), error);
+  return path_exists(nodes_folder(sysroot));
 }
 
 std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links) {

@@ -114,11 +114,10 @@ PciPlace find_pci_place(const std::string& sysroot, const PciAddress& pci) {
 
 // The file has_cpu lists the nodes that have CPUs, in the form of a list of CPUs.
 std::optional<int> only_numa_node(const std::string& sysroot) {
-  std::error_code error;
   const fs::path system = sysroot + "/sys/devices/system";
-  if (!fs::exists(system / "cpu", error))
+  if (!path_exists(system / "cpu"))
     return std::nullopt;
-  if (!fs::exists(system / "node", error))
+  if (!path_exists(system / "node"))
     return 0;
   try {
     const std::vector<int> nodes = parse_cpu_list(read_line(system / "node" / "has_cpu"));

@@ -35,6 +35,14 @@ std::string svg_element(std::string_view name,
   return cat(text, ">", content, "</", name, ">");
 }
 
+std::string svg_line(std::string_view kind, const SvgPath& path) {
+  return svg_element("path", {{"class", kind}, {"d", path.text()}}) + "\n";
+}
+
+std::string svg_label(double x, double baseline, std::string_view words, std::string_view kind) {
+  return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) + "\n";
+}
+
 SvgPath& SvgPath::add(char command, std::initializer_list<double> values) {
   text_ += command;
   const char* between = "";

@@ -38,7 +38,15 @@ class SvgPath {
 
  private:
   SvgPath& add(char command, std::initializer_list<double> values);
+
   std::string text_;
 };
+
+// A path, and words at a place, each on a line of its own. `kind` is its class.
+std::string svg_line(std::string_view kind, const SvgPath& path);
+std::string svg_label(double x,
+                      double baseline,
+                      std::string_view words,
+                      std::string_view kind = {});
 
 }  // namespace muster

@@ -14,6 +14,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/json_words.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -68,8 +69,7 @@ std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir, Strings& p
       for (TopRank& rank : unpack_top_rows(read_plain_file(file, kMostBytes)))
         ranks.push_back(std::move(rank));
     } catch (const Error& problem) {
-      problems.push_back(
-          cat("hosts/", file.substr(file.rfind('/') + 1), ": ", json_words(problem.what())));
+      problems.push_back(cat("hosts/", file_name(file), ": ", json_words(problem.what())));
     }
   }
   return ranks;

@@ -1,12 +1,12 @@
 // The page begins with what people ask first: how the run went, in tiles; then come the sections,
 // the failure before everything else. Each section is a file of its own (job_sections.h).
 #include "muster/base/contains.h"
+#include "muster/base/folders.h"
 #include "muster/report/number_text.h"
 #include "muster/report/pages.h"
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <set>
 #include <string>
 #include <string_view>
@@ -131,7 +131,7 @@ std::vector<Tile> tiles_of(const JobRun& run) {
 PageHead head_of(const JobRun& run) {
   const std::string outcome = outcome_of(run);
   const LaunchRecord* const launch = run.last_launch();
-  std::string line = std::filesystem::path(run.folder).filename().string();
+  std::string line = file_name(run.folder);
   if (launch != nullptr)
     line += cat(" · started ", wall_time_text(launch->began), " on ", launch->host);
   if (launch != nullptr && launch->ended && launch->exit_code != 0)

@@ -4,14 +4,13 @@
 #include "muster/report/job_run.h"
 
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
@@ -28,15 +27,12 @@
 namespace muster {
 namespace {
 
-namespace fs = std::filesystem;
-
 // Runs `read` if the file is there. An exception of it becomes one of the run's problems.
 void read_part(JobRun& run,
                const char* name,
                const std::function<void(const std::string& path)>& read) {
   const std::string path = cat(run.folder, "/", name);
-  std::error_code error;
-  if (!fs::exists(path, error))
+  if (!path_exists(path))
     return;
   try {
     read(path);
@@ -119,10 +115,9 @@ void add_metrics_problems(JobRun& run) {
 }  // namespace
 
 bool is_job_run(const std::string& folder) {
-  std::error_code error;
   for (const char* const name :
        {"plan.json", "run.json", "metrics.jsonl", "failure.json", "activity"}) {
-    if (fs::exists(fs::path(folder) / name, error))
+    if (path_exists(cat(folder, "/", name)))
       return true;
   }
   return false;
@@ -163,16 +158,16 @@ std::string outcome_of(const JobRun& run) {
 }
 
 std::string title_of(const JobRun& run) {
-  std::string name = fs::path(run.folder).filename().string();
+  std::string name = file_name(run.folder);
   const LaunchRecord* const launch = run.last_launch();
   if (launch == nullptr || launch->argv.empty())
     return name;
   const Strings& argv = launch->argv;
-  const std::string program = fs::path(argv.front()).filename().string();
+  const std::string program = file_name(argv.front());
   const bool is_python = program.starts_with("python") && argv.size() > 1;
   // The script's name says more than its interpreter's.
   if (is_python && !argv[1].starts_with('-'))
-    return fs::path(argv[1]).filename().string();
+    return file_name(argv[1]);
   return program;
 }
 

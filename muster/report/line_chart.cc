@@ -145,16 +145,6 @@ class LineChart {
     return ticks;
   }
 
-  // `kind` is the class that aligns the text at its place.
-  static std::string label(double x, double baseline, const std::string& words, const char* kind) {
-    return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) +
-           "\n";
-  }
-
-  static std::string path(const char* kind, const SvgPath& path) {
-    return svg_element("path", {{"class", kind}, {"d", path.text()}}) + "\n";
-  }
-
   // Lines of the values go across, those of the steps upright, each with its number.
   std::string grid() const {
     const double right = kWidth - kRight;
@@ -162,16 +152,16 @@ class LineChart {
     std::string svg;
     for (const double tick : value_ticks()) {
       const double y = y_of(tick);
-      svg += path("grid", SvgPath().move(kLeft, y).horizontal(right));
-      svg += label(kLeft - 6, y + 4, tick_text(tick), "end");
+      svg += svg_line("grid", SvgPath().move(kLeft, y).horizontal(right));
+      svg += svg_label(kLeft - 6, y + 4, tick_text(tick), "end");
     }
     for (const double tick : ticks_of(x_.least, x_.most, 6)) {
       const double x = x_of(tick);
-      svg += path("grid", SvgPath().move(x, kTop).vertical(bottom));
-      svg += label(std::min(x, kWidth - 14), bottom + 15, tick_text(tick), "mid");
+      svg += svg_line("grid", SvgPath().move(x, kTop).vertical(bottom));
+      svg += svg_label(std::min(x, kWidth - 14), bottom + 15, tick_text(tick), "mid");
     }
-    svg += path("axis", SvgPath().move(kLeft, bottom).horizontal(right));
-    return svg + label((kLeft + right) / 2, kHeight - 5, x_name_, "mid");
+    svg += svg_line("axis", SvgPath().move(kLeft, bottom).horizontal(right));
+    return svg + svg_label((kLeft + right) / 2, kHeight - 5, x_name_, "mid");
   }
 
   // The look of a series follows from its place in the chart; all bands lie below the curves of
@@ -201,7 +191,7 @@ class LineChart {
           const SeriesPoint& point = *std::prev(after);
           go_to(outline, false, point.step, point.low);
         }
-        svg += path(cat("band f", look).c_str(), outline.close());
+        svg += svg_line(cat("band f", look), outline.close());
       }
       from = to;
     }
@@ -219,7 +209,7 @@ class LineChart {
       if ((begins && ends) || points.size() <= kFewPoints)
         dots += dot(points[i], look, 2.6);
     }
-    return path(cat("curve k", look).c_str(), line) + dots;
+    return svg_line(cat("curve k", look), line) + dots;
   }
 
   // `look` is the number of the series in the chart, from 1.
@@ -292,7 +282,7 @@ class LineChart {
     double baseline = kTop + 16;
     std::string words;
     for (const std::string& line : lines) {
-      words += label(left + 7, baseline, line, "");
+      words += svg_label(left + 7, baseline, line);
       baseline += kLine;
     }
     const std::string box = svg_element("rect",
@@ -302,7 +292,7 @@ class LineChart {
                                          {"y", kTop},
                                          {"width", width},
                                          {"height", baseline - kTop - 7}});
-    const std::string upright = path("", SvgPath().move(x, kTop).vertical(kHeight - kBottom));
+    const std::string upright = svg_line("", SvgPath().move(x, kTop).vertical(kHeight - kBottom));
     return svg_element("g", {{"class", "tip"}}, upright + dots + box + words);
   }
 
@@ -312,8 +302,7 @@ class LineChart {
       return {};
     std::string html = "<ul class=\"legend\">\n";
     for (size_t i = 0; i < series_.size(); ++i) {
-      const std::string line =
-          path(cat("curve k", i + 1).c_str(), SvgPath().move(0, 4).horizontal(22));
+      const std::string line = svg_line(cat("curve k", i + 1), SvgPath().move(0, 4).horizontal(22));
       html += cat("<li>",
                   svg_element("svg", {{"class", "dash chart"}, {"viewBox", "0 0 22 8"}}, line),
                   xml_text(series_[i]->name),

@@ -56,7 +56,7 @@ std::vector<ProcStat> all_processes() {
   std::vector<ProcStat> all;
   std::error_code error;
   for (const fs::path& path : paths_in("/proc", error)) {
-    const auto pid = parse_count(path.filename().string());
+    const auto pid = parse_count(file_name(path));
     const ProcessStatus status = pid ? process_status(*pid) : ProcessStatus();
     const bool has_ended = status.fields.empty();
     if (!has_ended)

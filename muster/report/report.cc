@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -29,7 +30,7 @@ namespace {
 // Throws: invalid_argument for a path that is no folder.
 void check_folder_of_run(const std::string& folder) {
   std::error_code error;
-  if (!std::filesystem::exists(folder, error))
+  if (!path_exists(folder))
     refuse_folder(folder, "which is not there");
   if (!std::filesystem::is_directory(folder, error))
     refuse_folder(folder, "which is no folder");
@@ -40,8 +41,7 @@ void check_folder_of_run(const std::string& folder) {
 // A run of tasks is known by its tasks.json, and a job by any of its files.
 RunReport make_report(const std::string& folder) {
   check_folder_of_run(folder);
-  std::error_code error;
-  if (std::filesystem::exists(task_file_path(folder), error)) {
+  if (path_exists(task_file_path(folder))) {
     const TasksReport run = read_tasks_report(folder);
     return {tasks_page(run), tasks_report_json(run)};
   }

@@ -1,6 +1,7 @@
 // The page of a run of tasks. Results are read from the last JSON line that each task printed, so
 // their columns are whatever the tasks have written.
 #include "muster/base/contains.h"
+#include "muster/base/folders.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -197,8 +197,8 @@ std::string environment_of(const TasksReport& run) {
 std::string tasks_title(const TasksReport& run) {
   const auto spec = run.file.settings.find("spec");
   if (spec != run.file.settings.end() && !spec->second.empty())
-    return std::filesystem::path(spec->second).filename().string();
-  return std::filesystem::path(run.folder).filename().string();
+    return file_name(spec->second);
+  return file_name(run.folder);
 }
 
 }  // namespace
@@ -206,13 +206,12 @@ std::string tasks_title(const TasksReport& run) {
 // The best tasks stand above the failures, and the table of all results near the end.
 std::string tasks_page(const TasksReport& run) {
   const auto [standing, kind] = standing_of(counts_of(run));
-  const PageHead head{.title = tasks_title(run),
-                      .outcome = standing,
-                      .kind = kind,
-                      .line = cat(plural(run.file.tasks.size(), "task"),
-                                  " in ",
-                                  std::filesystem::path(run.folder).filename().string()),
-                      .problems = run.problems};
+  const PageHead head{
+      .title = tasks_title(run),
+      .outcome = standing,
+      .kind = kind,
+      .line = cat(plural(run.file.tasks.size(), "task"), " in ", file_name(run.folder)),
+      .problems = run.problems};
   return cat(page_begin(head, timeline_style()),
              tasks_tiles(run),
              best_section(run),

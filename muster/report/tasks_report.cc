@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <initializer_list>
-#include <system_error>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -63,8 +62,7 @@ TasksReport read_tasks_report(const std::string& folder) {
   const std::string path = task_file_path(folder);
   TasksReport run{.folder = folder, .file = task_file_of(read_plain_file(path), path)};
   run.state = blank_state(run.file.tasks.size());
-  std::error_code error;
-  if (!std::filesystem::exists(journal_path(folder), error)) {
+  if (!path_exists(journal_path(folder))) {
     run.problems.push_back("there is no journal: no task has been started");
     return run;
   }

@@ -6,10 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <ranges>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -61,12 +59,11 @@ auto read_or_tell(const char* file, Strings& problems, const Read& read) -> decl
 // A host that is not the first of its job has its part of the plan, and the whole when asked.
 std::string plan_file_of(const std::string& run_dir) {
   const std::string whole = run_dir + "/plan.json";
-  std::error_code error;
-  if (std::filesystem::exists(whole, error))
+  if (path_exists(whole))
     return whole;
   const auto parts = paths_in(cat(run_dir, "/", kPlanParts));
-  const auto* const own = element_where(
-      parts, [](const auto& part) { return part.filename().string().starts_with(kPlanPart); });
+  const auto* const own =
+      element_where(parts, [](const auto& part) { return file_name(part).starts_with(kPlanPart); });
   return own != nullptr ? own->string() : "";
 }
 

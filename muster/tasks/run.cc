@@ -280,8 +280,7 @@ void tell_results(const TasksOptions& options,
                            : results_table(tasks, outcome.results));
   } catch (const ReaderGone&) {  // costs neither the files nor the exit code
   }
-  write_result_files(
-      options.files, tasks, outcome.results, inventory, fs::path(run.run_dir).filename().string());
+  write_result_files(options.files, tasks, outcome.results, inventory, file_name(run.run_dir));
 }
 
 // A run that goes on has the files of its settings, whose relative paths are of its own folder.

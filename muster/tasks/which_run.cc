@@ -117,8 +117,7 @@ void check_without(const std::string& name,
                    const std::string& run_dir,
                    const char* what,
                    const char* next_step) {
-  std::error_code none;
-  if (!run_dir.empty() && std::filesystem::exists(cat(run_dir, "/", name), none))
+  if (!run_dir.empty() && path_exists(cat(run_dir, "/", name)))
     fail_usage("--run-dir: expected a folder without a run, got '",
                printable(run_dir),
                "', which has ",

@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "muster/base/contains.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shell.h"
@@ -41,11 +42,6 @@ constexpr milliseconds kTellsItsEndWithin{500};
 constexpr milliseconds kDiesWithin{1'000};
 constexpr int kMostNoise = 200;  // lines that a login prints before the first message
 constexpr size_t kLongestErrorLine = size_t{4} << 10;
-
-// The path's last part: "ssh" of "/usr/bin/ssh".
-std::string base_name(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);  // without a slash npos + 1, which is 0
-}
 
 }  // namespace
 
@@ -274,7 +270,7 @@ bool RemoteHost::has_ended_within(milliseconds patience) const {
 
 // Says how the command ended. Its output has ended, so that the command is about to.
 std::string RemoteHost::how_it_ended() {
-  const std::string program = base_name(options_.argv[0]);
+  const std::string program = file_name(options_.argv[0]);
   has_ended_within(kTellsItsEndWithin);
   siginfo_t info = {};
   const int rc = ::waitid(P_PIDFD, child_.pidfd.get(), &info, WEXITED | WNOWAIT | WNOHANG);

@@ -118,11 +118,6 @@ const BarLook& look_of(BarKind kind) {
   return kLooks.at(static_cast<size_t>(kind));
 }
 
-// A text of the picture. `kind` is its class, as those of the style above.
-std::string label(double x, double baseline, const std::string& words, const char* kind = "") {
-  return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) + "\n";
-}
-
 // A rectangle of the picture.
 struct Area {
   double x = 0;
@@ -278,7 +273,7 @@ class TimelinePage {
   void draw_host(const std::string& host) {
     host_ = host;
     const std::string name = text_or(host, "this host");
-    labels_ += label(10, y_ + 16, fit_text(name, chars_in(kLabelWidth - 20, 12)), "host");
+    labels_ += svg_label(10, y_ + 16, fit_text(name, chars_in(kLabelWidth - 20, 12)), "host");
     y_ += kHostHeight;
   }
 
@@ -293,13 +288,13 @@ class TimelinePage {
   // The device, how busy it was, and below its name its model, if that is known.
   void draw_label(const TimelineRow& row, int height) {
     const int baseline = y_ + (row.detail.empty() ? height / 2 + 4 : 14);
-    labels_ += label(10, baseline, row.label);
-    labels_ +=
-        label(kLabelWidth - 10, baseline, cat(std::lround(row.busy * 100), " % busy"), "soft end");
+    labels_ += svg_label(10, baseline, row.label);
+    labels_ += svg_label(
+        kLabelWidth - 10, baseline, cat(std::lround(row.busy * 100), " % busy"), "soft end");
     if (row.detail.empty())
       return;
     labels_ +=
-        label(10, y_ + 28, fit_text(row.detail, chars_in(kLabelWidth - 20, kFontSize)), "soft");
+        svg_label(10, y_ + 28, fit_text(row.detail, chars_in(kLabelWidth - 20, kFontSize)), "soft");
   }
 
   // A bar is at least a pixel wide and high, so that no attempt is invisible. Its name is written
@@ -325,7 +320,7 @@ class TimelinePage {
     const size_t room = chars_in(static_cast<int>(area.width) - 8, kFontSize);
     if (room < 3)
       return;
-    bars_ += label(area.x + 4, area.y + area.height / 2 + 4, fit_text(task.name, room), "name");
+    bars_ += svg_label(area.x + 4, area.y + area.height / 2 + 4, fit_text(task.name, room), "name");
   }
 
   // Lines of text. They are escaped one by one: a line's end in a name is none of these.
@@ -358,17 +353,13 @@ class TimelinePage {
     const double step = tick_step(end * kPixelsATick / width_);
     for (int i = 0; i * step <= end; ++i) {
       const double x = i * step * (width_ - 1) / end;
-      text += line("grid", SvgPath().move(x, 0).vertical(bottom));
+      text += svg_line("grid", SvgPath().move(x, 0).vertical(bottom));
       if (x > width_ - 40)
         continue;  // its label would be cut
       const std::string time = i == 0 ? "0" : format_seconds(i * step);
-      text += label(x + 3, bottom + 16, time, "soft");
+      text += svg_label(x + 3, bottom + 16, time, "soft");
     }
-    return text + line("edge", SvgPath().move(0, bottom + 0.5).horizontal(width_));
-  }
-
-  static std::string line(const char* kind, const SvgPath& path) {
-    return svg_element("path", {{"class", kind}, {"d", path.text()}}) + "\n";
+    return text + svg_line("edge", SvgPath().move(0, bottom + 0.5).horizontal(width_));
   }
 
   const Tasks& tasks_;
