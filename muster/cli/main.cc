@@ -41,9 +41,9 @@
 #include "muster/launch/launch.h"
 #include "muster/supervise/first_process.h"
 
-namespace {
+namespace muster {
 
-using Arguments = std::vector<std::string>;
+namespace {
 
 // Exit codes of muster itself; a job's are those of its ranks.
 constexpr int kOtherError = 1;
@@ -52,39 +52,37 @@ constexpr int kUsageError = 2;
 // `add` may take a program's arguments off `args`, which follow the command's name.
 struct Command {
   const char* name;
-  void (*add)(CLI::App& app, Arguments& args, int* exit_code);
+  void (*add)(CLI::App& app, Strings& args, int* exit_code);
 };
 
-muster::CommandHelp whole_program();
+CommandHelp whole_program();
 
 // Most commands leave all arguments to CLI11.
 template <void (*add_command)(CLI::App&, int*)>
-void add(CLI::App& app, Arguments&, int* exit_code) {
+void add(CLI::App& app, Strings&, int* exit_code) {
   add_command(app, exit_code);
 }
 
 constexpr Command kCommands[] = {
-    {"run", muster::add_run},
-    {"plan", muster::add_plan},
-    {"devices", add<muster::add_devices>},
-    {"tasks", muster::add_tasks},
-    {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
-    {"checkpoint", add<muster::add_checkpoint>},
-    {"top", add<muster::add_top>},
-    {"report", add<muster::add_report>},
-    {"ps", add<muster::add_ps>},
-    {"stop", add<muster::add_stop>},
-    {"agent", add<muster::add_agent>},
-    {"doctor", add<muster::add_doctor>},
-    {"secret", add<muster::add_secret>},
+    {"run", add_run},
+    {"plan", add_plan},
+    {"devices", add<add_devices>},
+    {"tasks", add_tasks},
+    {"bench", [](CLI::App& app, Strings&, int*) { add_bench(app); }},
+    {"checkpoint", add<add_checkpoint>},
+    {"top", add<add_top>},
+    {"report", add<add_report>},
+    {"ps", add<add_ps>},
+    {"stop", add<add_stop>},
+    {"agent", add<add_agent>},
+    {"doctor", add<add_doctor>},
+    {"secret", add<add_secret>},
     {"completion",
-     [](CLI::App& app, Arguments&, int* exit_code) {
-       muster::add_completion(app, whole_program, exit_code);
+     [](CLI::App& app, Strings&, int* exit_code) {
+       add_completion(app, whole_program, exit_code);
      }},
     {"manual",
-     [](CLI::App& app, Arguments&, int* exit_code) {
-       muster::add_manual(app, whole_program, exit_code);
-     }},
+     [](CLI::App& app, Strings&, int* exit_code) { add_manual(app, whole_program, exit_code); }},
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -107,31 +105,31 @@ void set_up(CLI::App& app) {
   app.name("muster");
   app.description(
       "Puts every rank of a job on the right device, starts the ranks and guards them.");
-  app.set_version_flag("--version", std::string("muster ") + muster::version());
+  app.set_version_flag("--version", std::string("muster ") + version());
   app.footer(kExamples);
   app.require_subcommand(1);
 }
 
 // Describes muster with all of its commands.
-muster::CommandHelp whole_program() {
+CommandHelp whole_program() {
   CLI::App app;
   set_up(app);
-  Arguments none;
+  Strings none;
   int unused = 0;
   for (const Command& command : kCommands)
     command.add(app, none, &unused);
-  muster::say_exit_codes(app);
-  return muster::describe_command(app);
+  say_exit_codes(app);
+  return describe_command(app);
 }
 
 // `muster help checkpoint show` is `muster checkpoint show --help`. What follows the command's name
 // is left out: it may be a program, which would start.
-Arguments asked_for_help(const Arguments& words) {
-  Arguments args(words.begin(), words.begin() + (words.empty() ? 0 : 1));
-  const muster::CommandHelp program = whole_program();
-  const std::vector<muster::CommandHelp>* commands = &program.commands;
-  for (const size_t i : muster::indices_of(words)) {
-    const auto found = std::ranges::find(*commands, words[i], &muster::CommandHelp::name);
+Strings asked_for_help(const Strings& words) {
+  Strings args(words.begin(), words.begin() + (words.empty() ? 0 : 1));
+  const CommandHelp program = whole_program();
+  const std::vector<CommandHelp>* commands = &program.commands;
+  for (const size_t i : indices_of(words)) {
+    const auto found = std::ranges::find(*commands, words[i], &CommandHelp::name);
     if (found == commands->end())
       break;
     if (i > 0)
@@ -144,31 +142,30 @@ Arguments asked_for_help(const Arguments& words) {
 
 // Standard error may be a pipe that nobody reads any more, so the write has a time limit.
 int complain(const std::string& who, const std::string& text, int exit_code) {
-  muster::write_within(
-      STDERR_FILENO, who + ": " + muster::printable_lines(text) + "\n", muster::kReaderPatience);
+  write_within(STDERR_FILENO, who + ": " + printable_lines(text) + "\n", kReaderPatience);
   return exit_code;
 }
 
 // Returns the names that a person types: agents are started by muster itself.
 std::vector<std::string_view> command_names() {
-  auto names = muster::mapped_to<std::vector<std::string_view>>(kCommands, &Command::name);
+  auto names = mapped_to<std::vector<std::string_view>>(kCommands, &Command::name);
   std::erase(names, "agent");
   return names;
 }
 
 std::string command_list() {
-  return muster::join(command_names(), ", ");
+  return join(command_names(), ", ");
 }
 
 // Complains of a first argument that is no command, which is often a program to start.
 int unknown_command(const std::string& name) {
-  const std::string suggestion = muster::did_you_mean(name, command_names());
+  const std::string suggestion = did_you_mean(name, command_names());
   std::string next = suggestion.empty() ? "see muster help" : suggestion.substr(2);
   if (name.find('/') != std::string::npos || name.ends_with(".py"))
     next = "to start it: muster run " + name;
   return complain(
       "muster",
-      "expected a command (" + command_list() + "), got '" + muster::printable(name) + "'; " + next,
+      "expected a command (" + command_list() + "), got '" + printable(name) + "'; " + next,
       kUsageError);
 }
 
@@ -198,10 +195,10 @@ std::string name_the_rule(const CLI::App& app, const std::string& text) {
 std::string name_the_limit(const std::system_error& error) {
   if (error.code() != std::errc::resource_unavailable_try_again)
     return error.what();
-  return muster::cat("expected one more thread, got: ",
-                     error.what(),
-                     "; raise the limit of processes (ulimit -u, or pids.max of the control group) "
-                     "or of memory (ulimit -v)");
+  return cat("expected one more thread, got: ",
+             error.what(),
+             "; raise the limit of processes (ulimit -u, or pids.max of the control group) "
+             "or of memory (ulimit -v)");
 }
 
 constexpr const char* kNoMemory =
@@ -227,13 +224,13 @@ int end_without_reader() {
 }
 
 // Prints what --help and --version ask for as all else is printed: what does not come out is said.
-void parse_or_show(CLI::App& app, Arguments args) {
+void parse_or_show(CLI::App& app, Strings args) {
   try {
     app.parse(std::move(args));
   } catch (const CLI::Success& asked_for_text) {
     std::ostringstream text;
     app.exit(asked_for_text, text, text);
-    muster::write_all(STDOUT_FILENO, text.str());
+    write_all(STDOUT_FILENO, text.str());
   }
 }
 
@@ -241,47 +238,45 @@ void parse_or_show(CLI::App& app, Arguments args) {
 // command, or all of several. Returns the exit code.
 int parse_and_run(CLI::App& app,
                   std::span<const Command> commands,
-                  Arguments args,
+                  Strings args,
                   const std::string& who) {
   try {
-    muster::end_with_parent();
+    end_with_parent();
     int exit_code = 0;
     for (const Command& command : commands)
       command.add(app, args, &exit_code);
-    muster::say_exit_codes(app);
-    muster::refuse_empty_values(app);
+    say_exit_codes(app);
+    refuse_empty_values(app);
     if (commands.size() == 1)
       args.insert(args.begin(), commands.front().name);
     // CLI11 takes the arguments from the back.
-    parse_or_show(app, Arguments(args.rbegin(), args.rend()));
+    parse_or_show(app, Strings(args.rbegin(), args.rend()));
     return exit_code;
   } catch (const CLI::ParseError& error) {
     // muster's own messages name what was probably meant.
-    const std::string unknown =
-        muster::text_or(muster::unknown_flag(app), muster::unknown_subcommand(app));
+    const std::string unknown = text_or(unknown_flag(app), unknown_subcommand(app));
     const std::string wrong = name_the_rule(app, error.what()) + "; see " + who + " --help";
-    return complain(who, muster::text_or(unknown, wrong), kUsageError);
-  } catch (const muster::ReaderGone&) {
+    return complain(who, text_or(unknown, wrong), kUsageError);
+  } catch (const ReaderGone&) {
     return end_without_reader();
-  } catch (const muster::Error& error) {
-    return complain(who, error.what(), muster::exit_code_of(error));
+  } catch (const Error& error) {
+    return complain(who, error.what(), exit_code_of(error));
   } catch (const std::system_error& error) {
     return complain(who, name_the_limit(error), kOtherError);
   } catch (const std::bad_alloc&) {
     return complain(who, kNoMemory, kOtherError);
   } catch (const std::exception& error) {
-    return complain(who, muster::json_words(error.what()), kOtherError);
+    return complain(who, json_words(error.what()), kOtherError);
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+// Returns the exit code.
+int run_muster(int argc, char** argv) {
   ensure_standard_streams();
-  muster::let_signals_end_first_process();
+  let_signals_end_first_process();
   ::signal(SIGPIPE, SIG_IGN);  // a reader that is gone must not cost the exit code and the report
   ::signal(SIGXFSZ, SIG_IGN);  // nor must a file that may grow no further
-  Arguments args(argv + 1, argv + argc);
+  Strings args(argv + 1, argv + argc);
   CLI::App app;
   set_up(app);
   if (!args.empty() && args[0] == "help")
@@ -295,8 +290,16 @@ int main(int argc, char** argv) {
     return parse_and_run(app, kCommands, args, "muster");
   const std::string name = args.front();
   args.erase(args.begin());
-  const Command* const command = muster::element_with(kCommands, name, &Command::name);
+  const Command* const command = element_with(kCommands, name, &Command::name);
   if (command == nullptr)
     return unknown_command(name);
   return parse_and_run(app, {command, 1}, args, "muster " + name);
+}
+
+}  // namespace
+
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  return muster::run_muster(argc, argv);
 }
