@@ -96,6 +96,11 @@ inline std::string plural(std::integral auto count, std::string_view word) {
   return cat(count, " ", word, count == 1 ? "" : "s");
 }
 
+// Whether the part stands somewhere in the text.
+inline bool has_text(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
 // The text without the first character by which some programs mark UTF-8.
 inline std::string_view without_byte_order_mark(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf"))

@@ -61,7 +61,7 @@ CommandHelp describe_command(const CLI::App& app) {
 
 void say_exit_codes(CLI::App& app) {
   const std::string text = app.get_footer();
-  if (text.find("xit code") == std::string::npos)
+  if (!has_text(text, "xit code"))
     app.footer(text + "Exit codes: 0 done, 1 it could not be done, 2 wrong usage.\n");
   for (CLI::App* command :
        app.get_subcommands([](const CLI::App* part) { return !part->get_name().empty(); }))

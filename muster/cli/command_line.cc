@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "muster/base/contains.h"
+
 namespace muster {
 
 namespace {
@@ -25,7 +27,7 @@ bool takes_value(const CLI::App& command, const std::string& name) {
 // Whether the argument after `flag` is its value.
 bool value_follows(const CLI::App& command, const std::string& flag) {
   if (flag.starts_with("--"))
-    return flag.find('=') == std::string::npos && takes_value(command, flag);
+    return !contains(flag, '=') && takes_value(command, flag);
   // "-n 2" and "-n2" are the same. In "-qn 2", two flags in one word, only the last may take "2".
   for (size_t i = 1; i < flag.size(); ++i) {
     if (takes_value(command, {'-', flag[i]}))

@@ -157,7 +157,7 @@ class ConfigReader {
   // variables, which end at a NUL.
   std::string scalar_text(const std::string& flag, const toml::node& value) const {
     if (const auto text = value.value_exact<std::string>()) {
-      if (text->find('\0') != std::string::npos)
+      if (contains(*text, '\0'))
         fail(value.source().begin, cat("a text without NUL for ", flag), cat("'", *text, "'"));
       return *text;
     }

@@ -67,8 +67,7 @@ bool iommu_translates(const std::string& root) {
   if (names_in(root + "/sys/class/iommu").empty())
     return false;
   const std::string kernel = try_read_file(root + "/proc/cmdline").value_or("");
-  return kernel.find("iommu=pt") == std::string::npos &&
-         kernel.find("iommu=off") == std::string::npos;
+  return !has_text(kernel, "iommu=pt") && !has_text(kernel, "iommu=off");
 }
 
 }  // namespace

@@ -80,8 +80,7 @@ bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
   if (pid != 1)
     return false;
   const std::string command = try_read_file(folder + "/cmdline").value_or("");
-  const bool launches =
-      command.find("muster") != std::string::npos || command.find("torch") != std::string::npos;
+  const bool launches = has_text(command, "muster") || has_text(command, "torch");
   return !launches && name != orphan.name;
 }
 

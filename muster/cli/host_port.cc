@@ -2,6 +2,7 @@
 // stands in brackets where a port follows.
 #include "muster/cli/host_port.h"
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
@@ -27,7 +28,7 @@ std::string without_scheme(const std::string& text, const std::string& flag) {
 // address, and "::1:2941" is none that a machine has; "fe80::1:2941" is one without a port,
 // whatever was meant.
 void check_brackets(const std::string& host, const std::string& given, const std::string& flag) {
-  const bool is_name = host.find(':') == std::string::npos;
+  const bool is_name = !contains(host, ':');
   if (is_name || (is_ipv6_address(host) && !lacks_brackets(host)))
     return;
   const std::string example = text_or(with_brackets(host), "[fe80::1]:29400");
@@ -38,7 +39,7 @@ void check_brackets(const std::string& host, const std::string& given, const std
 }  // namespace
 
 std::string in_brackets(const std::string& host) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
+  const bool is_ipv6 = contains(host, ':');
   return is_ipv6 ? cat("[", host, "]") : host;
 }
 

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
@@ -161,7 +162,7 @@ std::string command_list() {
 int unknown_command(const std::string& name) {
   const std::string suggestion = did_you_mean(name, command_names());
   std::string next = suggestion.empty() ? "see muster help" : suggestion.substr(2);
-  if (name.find('/') != std::string::npos || name.ends_with(".py"))
+  if (contains(name, '/') || name.ends_with(".py"))
     next = "to start it: muster run " + name;
   return complain(
       "muster",

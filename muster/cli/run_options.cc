@@ -347,7 +347,7 @@ Strings command_of(const RunFlags& flags, Strings program) {
   if (!flags.work_dir.empty()) {
     if (is_script)
       program[0] = absolute_path(program[0]);
-    if (command[0].find('/') != std::string::npos)
+    if (contains(command[0], '/'))
       command[0] = absolute_path(command[0]);
   }
   if (flags.module)

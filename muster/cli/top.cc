@@ -1,6 +1,7 @@
 // A sampler looks at the job again and again. On a terminal the table is redrawn in place;
 // elsewhere tables follow each other; for programs there is one document. The ranks of other hosts
 // are seen as far as these have answered.
+#include "muster/base/contains.h"
 #include "muster/base/folders.h"
 #include "muster/cli/commands.h"
 
@@ -70,7 +71,7 @@ struct TopTarget {
 // A job's id has no slash, but a folder may be called like one.
 bool names_a_folder(const std::string& text) {
   std::error_code error;
-  return text.find('/') != std::string::npos || std::filesystem::is_directory(text, error);
+  return contains(text, '/') || std::filesystem::is_directory(text, error);
 }
 
 // A job that runs in the folder is watched; otherwise the folder shows how one ended.

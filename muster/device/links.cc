@@ -126,7 +126,7 @@ int nvlink_generation(const Gpu& gpu) {
       return generation;
   }
   for (const auto& [model, generation] : kNvlinkModels) {
-    if (!major && gpu.model.find(model) != std::string::npos)
+    if (!major && has_text(gpu.model, model))
       return generation;
   }
   return 0;

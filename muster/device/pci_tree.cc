@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
@@ -26,7 +27,7 @@ namespace fs = std::filesystem;
 // Each 'x' of the pattern stands for one hexadecimal digit in lower case.
 bool fits_pattern(std::string_view text, std::string_view pattern) {
   return std::ranges::equal(text, pattern, [](char c, char wanted) {
-    return wanted == 'x' ? kHexDigits.find(c) != std::string_view::npos : c == wanted;
+    return wanted == 'x' ? contains(kHexDigits, c) : c == wanted;
   });
 }
 
@@ -37,7 +38,7 @@ bool is_pci_address(std::string_view text) {
 }
 
 bool is_host_bridge(const std::string& name) {  // "pci0000:80"
-  return name.starts_with("pci") && name.find(':') != std::string::npos;
+  return name.starts_with("pci") && contains(name, ':');
 }
 
 // Returns the host bridge, the bridges and the last PCI device on the true path of `folder`. Only

@@ -71,11 +71,11 @@ constexpr OtherFormat kOtherFormats[] = {
 // A fleet file may hold any of the marks in its text, so a text with "[[" is left alone.
 void refuse_other_formats(std::string_view text, const std::string& source) {
   constexpr size_t kMaxLooked = 4096;
-  if (text.find("[[") != std::string_view::npos)
+  if (has_text(text, "[["))
     return;
   const std::string_view beginning = text.substr(0, kMaxLooked);
   for (const OtherFormat& other : kOtherFormats) {
-    if (beginning.find(other.mark) != std::string_view::npos)
+    if (has_text(beginning, other.mark))
       refuse(source, other.instead, other.name);
   }
 }
@@ -131,7 +131,7 @@ size_t xml_behind_text(std::string_view text) {
 
 // A fleet file has a table or a value; text without either is something else.
 bool has_fleet_line(std::string_view text) {
-  return text.find("[[") != std::string_view::npos || text.find('=') != std::string_view::npos;
+  return has_text(text, "[[") || contains(text, '=');
 }
 
 // Three programs write XML that is understood; the outermost element tells them apart.

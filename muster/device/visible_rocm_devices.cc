@@ -116,8 +116,8 @@ Shown after_rocr(const std::vector<Gpu>& gpus,
 Place hip_uuid(const std::vector<Gpu>& gpus,
                const std::vector<size_t>& shown,
                const std::string& part) {
-  const auto places = places_by_id(
-      gpus, shown, [&](const std::string& uuid) { return uuid.find(part) != std::string::npos; });
+  const auto places =
+      places_by_id(gpus, shown, [&](const std::string& uuid) { return has_text(uuid, part); });
   if (places.empty())
     return std::nullopt;
   return places.front();
@@ -139,7 +139,7 @@ Shown after_hip(const std::vector<Gpu>& gpus,
                 const std::string& mask) {
   Shown shown;
   for (const std::string& entry : entries_of(mask)) {
-    const bool is_uuid = entry.find("GPU-") != std::string::npos;
+    const bool is_uuid = has_text(entry, "GPU-");
     const Place place = is_uuid ? hip_uuid(gpus, all, entry) : hip_number(all.size(), entry);
     if (!place) {
       shown.remark = ends(variable, entry, "there is no such GPU");

@@ -42,7 +42,7 @@ std::string pci_address_in(std::string_view text) {
   if (text.starts_with(kBus))
     text.remove_prefix(kBus.size());
   const std::string address = lower_case(std::string(text));
-  return address.find('.') == std::string::npos ? address + ".0" : address;
+  return contains(address, '.') ? address : address + ".0";
 }
 
 // Returns when a record was written, from its head; nothing when the head is none.

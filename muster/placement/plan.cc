@@ -44,7 +44,7 @@ bool any_on(const Plan& plan, int host_index, Vendor vendor) {
 
 // CUDA hides everything where a UUID comes twice.
 void append_once(std::string& list, const std::string& uuid) {
-  if (cat(",", list, ",").find(cat(",", uuid, ",")) != std::string::npos)
+  if (has_text(cat(",", list, ","), cat(",", uuid, ",")))
     return;
   if (!list.empty())
     list += ',';

@@ -73,7 +73,7 @@ Tile restarts_tile(const LaunchRecord& launch) {
 // Whether larger values of this name are the better ones.
 bool goes_up(const std::string& name) {
   constexpr std::array<std::string_view, 4> kUp = {"acc", "per_second", "score", "f1"};
-  return any_of(kUp, [&](std::string_view part) { return name.find(part) != std::string::npos; });
+  return any_of(kUp, [&](std::string_view part) { return has_text(name, part); });
 }
 
 // The last value, with its unit and the best value so far.
@@ -105,7 +105,7 @@ void add_metric_tiles(const MetricsFile& metrics, std::vector<Tile>& tiles) {
   std::vector<const Series*> wanted;
   for (const char* const part : {"loss", "acc", "perplexity", "per_second"}) {
     for (const Series& series : metrics.series) {
-      if (series.num_values > 0 && series.name.find(part) != std::string::npos)
+      if (series.num_values > 0 && has_text(series.name, part))
         wanted.push_back(&series);
     }
   }

@@ -346,7 +346,7 @@ std::string family_of(std::string_view name) {
 int importance(std::string_view name) {
   int place = 0;
   for (const std::string_view part : {"loss", "acc", "perplexity", "score", "per_second"}) {
-    if (name.find(part) != std::string_view::npos)
+    if (has_text(name, part))
       return place;
     ++place;
   }

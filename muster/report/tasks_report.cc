@@ -19,7 +19,7 @@ namespace muster {
 namespace {
 
 bool names_any(const std::string& name, std::initializer_list<const char*> parts) {
-  return any_of(parts, [&](const char* part) { return name.find(part) != std::string::npos; });
+  return any_of(parts, [&](const char* part) { return has_text(name, part); });
 }
 
 struct FieldRange {

@@ -18,7 +18,7 @@ std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
 
 // Neither side's case counts.
 bool is_model(const std::string& model, const TaskNeed& need) {
-  return need.model.empty() || lower_case(model).find(lower_case(need.model)) != std::string::npos;
+  return need.model.empty() || has_text(lower_case(model), lower_case(need.model));
 }
 
 bool has_stopped(const TaskAttempt& attempt) {

@@ -66,7 +66,7 @@ std::string host_name_of(const std::string& path) {
     name.resize(dot);
   name.resize(std::min(name.size(), kMaxHostNameBytes));
   const auto may_stand = [](char c) {
-    return is_printable_ascii(c) && std::string_view(" :;,!").find(c) == std::string_view::npos;
+    return is_printable_ascii(c) && !contains(std::string_view(" :;,!"), c);
   };
   std::ranges::replace_if(name, std::not_fn(may_stand), '-');
   return text_or(name, "host");

@@ -121,8 +121,8 @@ bool holds_family(const std::string& product, std::string_view family) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const std::string text = cat(" ", product, " ");
   for (size_t at = text.find(family); at != std::string::npos; at = text.find(family, at + 1)) {
-    const bool is_longer = kLongerNames.find(text[at + family.size()]) != std::string_view::npos;
-    const bool is_other = kLetters.find(text[at - 1]) != std::string_view::npos;
+    const bool is_longer = contains(kLongerNames, text[at + family.size()]);
+    const bool is_other = contains(kLetters, text[at - 1]);
     if (!is_longer && !is_other)
       return true;
   }

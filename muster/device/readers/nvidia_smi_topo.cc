@@ -327,7 +327,7 @@ class TopoReader {
       apply_model(*gpu, *model);
     gpu->model = product;
     gpu->compute_capability = compute_capability_of(product);
-    if (line.find("(UUID") != std::string_view::npos)
+    if (has_text(line, "(UUID"))
       gpu->uuid.value = uuid_in(line, "GPU-");
     return &*gpu;
   }
@@ -381,7 +381,7 @@ bool is_nvidia_smi_topo(std::string_view text) {
   for (size_t from = 0; from < text.size();) {
     const size_t to = std::min(text.find('\n', from), text.size());
     const std::string_view line = text.substr(from, std::min(to - from, kMaxLine));
-    if (line.find("GPU") != std::string_view::npos && is_row(words_of(without_escapes(line))))
+    if (has_text(line, "GPU") && is_row(words_of(without_escapes(line))))
       return true;
     from = to + 1;
   }

@@ -108,7 +108,7 @@ class GpuReader {
   void read_health() {
     for (const char* const path : {"product_name", "uuid", "fb_memory_usage/total"}) {
       for (const char* const broken : kBroken) {
-        if (text(path).find(broken) != std::string::npos)
+        if (has_text(text(path), broken))
           gpu_.health = broken;
       }
     }
@@ -240,7 +240,7 @@ class GpuReader {
   void read_processes() {
     for (const pugi::xml_node process : node_.child("processes").children("process_info")) {
       const std::string_view type = process.child("type").text().get();
-      if (type.find('C') == std::string_view::npos)
+      if (!contains(type, 'C'))
         continue;
       const auto pid = known(process.child("pid"), "", kMaxPid);
       if (!pid)

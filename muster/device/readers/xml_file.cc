@@ -33,7 +33,7 @@ XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text)
 // A copy or a capture may have been broken off; what has its end is wrong elsewhere.
 void XmlFile::check_end() const {
   const std::string end = cat("</", xml_root_name(text_), ">");
-  if (text_.find(end) == std::string::npos)
+  if (!has_text(text_, end))
     fail_at(std::ssize(text_), cat("XML to its end, ", end), "a part of it; copy the file again");
 }
 

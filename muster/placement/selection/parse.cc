@@ -132,7 +132,7 @@ class EntryParser {
 
   // The entry is mem>=20GiB, free>=20GiB or model=A100.
   bool filter() {
-    if (rest().starts_with("model") && rest().find('=') != std::string_view::npos)
+    if (rest().starts_with("model") && contains(rest(), '='))
       return model();
     // "free" without a comparison is no filter: unexpected() tells what is.
     const size_t from = at_;

@@ -43,7 +43,7 @@ bool compares(Compare compare, uint64_t value, uint64_t limit) {
 
 // The text is a piece of the name in lower case.
 bool has_model(const Host& host, const UsableGpu& device, const std::string& piece) {
-  return lower_case(model_of(host, device)).find(piece) != std::string::npos;
+  return has_text(lower_case(model_of(host, device)), piece);
 }
 
 // The ways in which an entry takes part: by narrowing, by naming devices, or by choosing some.

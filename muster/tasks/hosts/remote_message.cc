@@ -57,7 +57,7 @@ Environment environment_from(JsonObject& json, const char* key) {
   for (const std::string& entry : texts_from(json, key)) {
     const size_t equals = entry.find('=');
     const bool has_name = equals != std::string::npos && equals > 0;
-    if (!has_name || entry.find('\0') != std::string::npos)
+    if (!has_name || contains(entry, '\0'))
       json.fail(
           key, "variables as in NAME=value", cat("'", printable(entry.substr(0, kMaxShown)), "'"));
     environment[entry.substr(0, equals)] = entry.substr(equals + 1);

@@ -33,7 +33,7 @@ bool begins_card(const std::string& line) {
   if (!line.starts_with("[muster] rank "))
     return false;
   return any_of(std::array{" failed: ", " first: ", " failed of "},
-                [&](const char* words) { return line.find(words) != line.npos; });
+                [&](const char* words) { return has_text(line, words); });
 }
 
 bool is_of_card(const std::string& line) {

@@ -115,7 +115,7 @@ class AfterResolver {
     return any;
   }
 
-  static bool is_glob(const std::string& name) { return name.find('*') != std::string::npos; }
+  static bool is_glob(const std::string& name) { return contains(name, '*'); }
 
   std::string unknown(const std::string& name) const {
     if (is_glob(name))

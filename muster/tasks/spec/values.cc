@@ -88,7 +88,7 @@ std::optional<std::string> SpecValues::text(const toml::node& value, const char*
   auto text = value.value_exact<std::string>();
   if (!text) {
     wrong(value, cat("text for ", key));
-  } else if (text->find('\0') != std::string::npos) {
+  } else if (contains(*text, '\0')) {
     wrong(value, cat("text without NUL for ", key));
     text.reset();
   }
