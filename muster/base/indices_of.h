@@ -13,4 +13,9 @@ auto indices_of(const auto& range) {
   return std::views::iota(size_t{0}, size_t{std::size(range)});
 }
 
+// The same as ints, which number hosts, GPUs and ranks.
+auto int_indices_of(const auto& range) {
+  return std::views::iota(0, static_cast<int>(std::size(range)));
+}
+
 }  // namespace muster

@@ -183,7 +183,7 @@ LinkMatrix read_links(const std::vector<KfdGpu>& gpus) {
   for (const size_t i : indices_of(gpus))
     position[gpus[i].node] = i;
   LinkMatrix links = unknown_links(gpus.size());
-  for (size_t i = 0; i < gpus.size(); ++i) {
+  for (const size_t i : indices_of(gpus)) {
     for (const KfdLink& link : gpus[i].links) {
       const auto other = position.find(link.to_node);
       const bool joins_gpus = link.xgmi && link.count > 0 && other != position.end();

@@ -8,6 +8,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -36,7 +37,7 @@ bool JobGpus::find() {
   check_selection_hosts(request_.gpus, hosts);
   gpus_ = mapped(hosts_, [&](const JobHost& host) { return gpus_of(host); });
   const bool any_usable = any_of(gpus_, has_usable);
-  for (size_t i = 0; i < gpus_.size(); ++i)
+  for (const size_t i : indices_of(gpus_))
     check_has_gpus(i, any_usable);
   if (any_of(gpus_, has_selected))
     return true;
@@ -135,7 +136,7 @@ std::string JobGpus::unknown_memory() const {
   if (!request_.gpus.has({Kind::memory, Kind::free_memory}))
     return "";
   Strings labels;
-  for (size_t i = 0; i < gpus_.size(); ++i) {
+  for (const size_t i : indices_of(gpus_)) {
     for (const UsableGpu& device : gpus_[i].usable.gpus) {
       if (!knows_memory(*hosts_[i].host, device))
         labels.push_back(label_of(*hosts_[i].host, device));

@@ -12,7 +12,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
-#include "muster/device/numbers.h"
 #include "muster/draw/text_table.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -80,7 +79,7 @@ constexpr Column kColumns[] = {
 // The mesh is the plan's and not a rank's, so its column is no entry of the table.
 void add_mesh_column(const MeshShape& mesh, std::vector<TableColumn>& heads, TableRows& rows) {
   heads.push_back({"mesh", false});
-  for (int rank = 0; rank < int_size(rows); ++rank)
+  for (const int rank : int_indices_of(rows))
     rows[rank].push_back(coordinates_text(mesh, rank));
 }
 

@@ -82,7 +82,7 @@ class Planner {
     plan_.visibility = request_.visibility;
     plan_.simulated = inventory_.simulated;
     const bool on_gpus = !request_.cpu_only && gpus_.find();
-    for (size_t i = 0; i < hosts_.size(); ++i)
+    for (const size_t i : indices_of(hosts_))
       place_on_host(i, on_gpus);
     check_any_rank();
     set_visibility();

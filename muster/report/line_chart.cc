@@ -168,7 +168,7 @@ class LineChart {
   // later series.
   std::string curves() const {
     std::string svg;
-    for (size_t i = 0; i < points_.size(); ++i) {
+    for (const size_t i : indices_of(points_)) {
       svg += band(points_[i], i + 1);
       svg += curve(points_[i], i + 1);
     }
@@ -268,7 +268,7 @@ class LineChart {
     const double at = nearest(points_.front(), step).step;
     Strings lines = {cat(x_name_, " ", number_text(at))};
     std::string dots;
-    for (size_t i = 0; i < points_.size(); ++i) {
+    for (const size_t i : indices_of(points_)) {
       const SeriesPoint& point = nearest(points_[i], at);
       lines.push_back(tip_line(*series_[i], point));
       dots += dot(point, i + 1, 3.4);
@@ -301,7 +301,7 @@ class LineChart {
     if (series_.size() < 2)
       return {};
     std::string html = "<ul class=\"legend\">\n";
-    for (size_t i = 0; i < series_.size(); ++i) {
+    for (const size_t i : indices_of(series_)) {
       const std::string line = svg_line(cat("curve k", i + 1), SvgPath().move(0, 4).horizontal(22));
       html += cat("<li>",
                   svg_element("svg", {{"class", "dash chart"}, {"viewBox", "0 0 22 8"}}, line),

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -187,7 +188,7 @@ class OperationLooks {
 
   std::string legend() const {
     std::string html = "<ul class=\"legend\">\n";
-    for (size_t i = 0; i < names_.size(); ++i)
+    for (const size_t i : indices_of(names_))
       html += cat("<li><span class=\"key f", i + 1, "\"></span>", xml_text(names_[i]), "</li>\n");
     return html + "<li><span class=\"key failed\"></span>failed, or never ended</li>\n</ul>\n";
   }

@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -37,7 +38,7 @@ FieldRange range_of(const std::string& name,
                     const TaskResults& results,
                     const std::vector<ResultFields>& fields) {
   FieldRange range;
-  for (size_t task = 0; task < results.size(); ++task) {
+  for (const size_t task : indices_of(results)) {
     const std::string text = field(fields[task], name);
     if (results[task].state != TaskState::done || text.empty())
       continue;

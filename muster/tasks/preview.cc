@@ -145,7 +145,7 @@ class HeldGpus {
 
   Strings count(const TasksRun& run) {
     count_here(run);
-    for (int host = 0; host < std::ssize(machines_.connections); ++host) {
+    for (const int host : int_indices_of(machines_.connections)) {
       if (const auto& connection = machines_.connections[host])
         count_there(host, *connection);
     }

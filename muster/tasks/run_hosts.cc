@@ -4,11 +4,11 @@
 #include "muster/tasks/run_hosts.h"
 
 #include <cstdint>
-#include <iterator>
 #include <ranges>
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -26,7 +26,7 @@ RunHosts::RunHosts(TaskSchedule& schedule,
       remote_(options.remote == nullptr ? none_ : *options.remote),
       local_(schedule.pool(), options_of_local()) {
   try {
-    for (int host = 0; host < std::ssize(remote_); ++host)
+    for (const int host : int_indices_of(remote_))
       begin_remote(host);
   } catch (...) {
     close_all();  // the loop is about to be gone
@@ -49,7 +49,7 @@ void RunHosts::close_all() {
 // This machine is the pool's host that has no connection; it may be none of them.
 LocalHostOptions RunHosts::options_of_local() {
   int here = remote_.empty() ? 0 : -1;
-  for (int host = 0; host < std::ssize(remote_); ++host) {
+  for (const int host : int_indices_of(remote_)) {
     if (!remote_[host])
       here = host;
   }
@@ -108,7 +108,7 @@ void RunHosts::begin_remote(int number) {
 void RunHosts::begin_again(int number, RemoteHost& host) {
   const std::string mark = cat(options_.facts.mark, ".", ++num_marks_);
   record_(mark);
-  for (int gpu = 0; gpu < std::ssize(schedule_.pool().hosts()[number].gpus); ++gpu)
+  for (const int gpu : int_indices_of(schedule_.pool().hosts()[number].gpus))
     schedule_.set_leased(number, gpu, 0, "");  // what others hold is told anew
   marks_[number].push_back(mark);
   begin(number, host);
@@ -234,11 +234,11 @@ std::string RunHosts::memory_in_use() const {
   if (schedule_.count(TaskState::running) > 0)
     return {};
   const std::vector<PoolHost>& hosts = schedule_.pool().hosts();
-  for (int h = 0; h < std::ssize(hosts); ++h) {
+  for (const int h : int_indices_of(hosts)) {
     if (hosts[h].set_aside)
       continue;
     const std::string of_host = hosts.size() > 1 ? cat(" of ", hosts[h].name) : "";
-    for (int g = 0; g < std::ssize(hosts[h].gpus); ++g) {
+    for (const int g : int_indices_of(hosts[h].gpus)) {
       if (!schedule_.waits_for_memory_of(h, g))
         continue;
       const PoolGpu& gpu = hosts[h].gpus[g];

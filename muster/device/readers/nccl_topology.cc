@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -298,8 +299,8 @@ class NcclReader {
   // Without NICs there is no matrix of links to them.
   void link_devices() {
     host_.gpu_links = unknown_links(gpus_.size());
-    for (size_t i = 0; i < gpus_.size(); ++i) {
-      for (size_t j = 0; j < gpus_.size(); ++j) {
+    for (const size_t i : indices_of(gpus_)) {
+      for (const size_t j : indices_of(gpus_)) {
         if (i != j)
           host_.gpu_links[i][j] = link(gpus_[i], gpus_[j]);
       }

@@ -408,7 +408,7 @@ class HostPicture {
     }
     const int per_row = ranks.size() == 1 ? 1 : kChipsInRow;
     const int width = (gpu.width - 12 - (per_row - 1) * 4) / per_row;
-    for (int i = 0; i < int_size(ranks); ++i) {
+    for (const int i : int_indices_of(ranks)) {
       const int x = gpu.x + 6 + i % per_row * (width + 4);
       const int y = top + i / per_row * 20;
       const std::string text = cat("rank ", ranks[i]);

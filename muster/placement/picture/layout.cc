@@ -199,7 +199,7 @@ template <class Places>
 void place_in_rows(
     Places& places, int x, int y, int width, int item_width, int item_height, int gap) {
   const int per_row = fits(width, item_width, gap);
-  for (int i = 0; i < int_size(places); ++i) {
+  for (const int i : int_indices_of(places)) {
     const int left = x + i % per_row * (item_width + gap);
     const int top = y + i / per_row * (item_height + gap);
     places[i].box = {left, top, item_width, item_height};

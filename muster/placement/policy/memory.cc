@@ -15,6 +15,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -65,7 +66,7 @@ class Fitting {
   // Returns the first by order() of the GPUs with enough room, or nothing.
   std::optional<size_t> best_for(uint64_t bytes) const {
     std::optional<size_t> best;
-    for (size_t i = 0; i < free_.size(); ++i) {
+    for (const size_t i : indices_of(free_)) {
       const bool is_taken = sharing_ == Sharing::no && num_ranks_[i] > 0;
       if (free_[i] < bytes || is_taken)
         continue;

@@ -7,10 +7,10 @@
 #include <string_view>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
-#include "muster/device/numbers.h"
 
 namespace muster {
 namespace {
@@ -106,7 +106,7 @@ void add_gpu(const Host& host, size_t position, int ordinal, int instance, Usabl
   } else if (gpu.mig.empty()) {
     add_sick(usable, cat(name, ": MIG is on and there is no instance"));
   } else {
-    for (int i = 0; i < int_size(gpu.mig); ++i)
+    for (const int i : int_indices_of(gpu.mig))
       usable.gpus.push_back({position, {}, i});
   }
 }

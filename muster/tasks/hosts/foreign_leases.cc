@@ -9,6 +9,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -122,7 +123,7 @@ void ForeignLeases::look() {
   if (!is_first && (held_.empty() || Clock::now() - *looked_ < kLookEvery))
     return;
   // The GPUs of a job that this run is part of are held by that job, and the run's all the same.
-  for (int gpu = 0; gpu < std::ssize(gpus()); ++gpu) {
+  for (const int gpu : int_indices_of(gpus())) {
     if (is_first ? !inherits_ : held_.contains(gpu))
       try_look_at(gpu);
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
@@ -91,7 +92,7 @@ TaskMachines several_machines(const std::vector<TaskMachine>& specs, const Remot
 int TaskMachines::here() const {
   if (connections.empty())
     return 0;
-  for (int host = 0; host < std::ssize(connections); ++host) {
+  for (const int host : int_indices_of(connections)) {
     if (!connections[host])
       return host;
   }

@@ -59,8 +59,8 @@ class TimelineMaker {
 
   std::vector<Place> in_order() const {
     std::vector<Place> places;
-    for (size_t task = 0; task < results_.size(); ++task) {
-      for (size_t i = 0; i < results_[task].attempts.size(); ++i)
+    for (const size_t task : indices_of(results_)) {
+      for (const size_t i : indices_of(results_[task].attempts))
         places.emplace_back(task, i);
     }
     std::ranges::stable_sort(

@@ -3,11 +3,10 @@
 #include "muster/tasks/schedule/claim.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "muster/base/contains.h"
-#include "muster/device/numbers.h"
+#include "muster/base/indices_of.h"
 
 namespace muster {
 
@@ -22,7 +21,7 @@ std::vector<int> suitable_gpus(const DevicePool& pool,
   if (need.gpus <= 0)
     return suitable;
   const std::vector<PoolGpu>& gpus = pool.hosts()[host].gpus;
-  for (int g = 0; g < std::ssize(gpus); ++g) {
+  for (const int g : int_indices_of(gpus)) {
     const bool has_memory = gpus[g].memory_bytes - gpus[g].memory_others >= need.memory_bytes;
     const bool has_units = kWholeGpu - gpus[g].leased_units >= units_of(need);
     if (has_memory && has_units && pool.suits(need, allowed, host, g))
@@ -75,9 +74,9 @@ void reserve(const DevicePool& pool, const Claim& claim, Reserved& reserved) {
 }
 
 bool has_free_gpu(const DevicePool& pool, const Reserved& reserved) {
-  for (int h = 0; h < std::ssize(pool.hosts()); ++h) {
+  for (const int h : int_indices_of(pool.hosts())) {
     const std::vector<PoolGpu>& gpus = pool.hosts()[h].gpus;
-    for (int g = 0; g < std::ssize(gpus); ++g) {
+    for (const int g : int_indices_of(gpus)) {
       if (gpus[g].units_left > gpus[g].leased_units && !is_reserved(reserved, h, g))
         return true;
     }
@@ -86,7 +85,7 @@ bool has_free_gpu(const DevicePool& pool, const Reserved& reserved) {
 }
 
 bool has_free_cpu(const DevicePool& pool, const Reserved& reserved) {
-  return any_of(std::views::iota(0, int_size(pool.hosts())),
+  return any_of(int_indices_of(pool.hosts()),
                 [&](int h) { return pool.hosts()[h].cpus_left > reserved_cpus(reserved, h); });
 }
 

@@ -219,7 +219,7 @@ AllowedGpus DevicePool::allowed(const std::string& on) const {
   AllowedGpus allowed;
   std::optional<SelectionError> problem;  // of the first host that the text does not fit
   bool fits_a_host = false;
-  for (size_t h = 0; h < hosts_.size(); ++h) {
+  for (const size_t h : indices_of(hosts_)) {
     const Host& host = inventory_.hosts[h];
     const SelectionPart* const part = part_for(selection, host);
     std::vector<UsableGpu> selected;
@@ -298,11 +298,11 @@ void DevicePool::set_leased(int host, int gpu, int units, const std::string& by)
 
 // Nothing is taken of an empty pool, so that only what each host has counts.
 bool DevicePool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
-  for (int h = 0; h < std::ssize(hosts_); ++h) {
+  for (const int h : int_indices_of(hosts_)) {
     const PoolHost& host = hosts_[h];
     if (host.cpus < cpus_for(need, host))
       continue;
-    const auto suitable = std::ranges::count_if(std::views::iota(0, int_size(host.gpus)),
+    const auto suitable = std::ranges::count_if(int_indices_of(host.gpus),
                                                 [&](int g) { return suits(need, allowed, h, g); });
     if (suitable >= gpus_of(need))
       return true;
@@ -322,7 +322,7 @@ std::optional<Allocation> DevicePool::find(const TaskNeed& need,
                                            const AllowedGpus& allowed,
                                            const Reserved& reserved) const {
   std::optional<Offer> best;
-  for (int h = 0; h < std::ssize(hosts_); ++h) {
+  for (const int h : int_indices_of(hosts_)) {
     std::optional<Offer> offer = offer_of(h, need, allowed, reserved);
     if (offer && (!best || offer->is_better_than(*best)))
       best = std::move(offer);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -102,10 +103,10 @@ class ScheduleExplainer {
   // Each GPU of the pool gets a line.
   std::string explain_gpus(const TaskNeed& need, const AllowedGpus& allowed) const {
     std::string text;
-    for (int h = 0; h < std::ssize(hosts_); ++h) {
+    for (const int h : int_indices_of(hosts_)) {
       const PoolHost& host = hosts_[h];
       const std::string of_host = hosts_.size() > 1 ? cat(" of ", host.name) : "";
-      for (int g = 0; g < std::ssize(host.gpus); ++g) {
+      for (const int g : int_indices_of(host.gpus)) {
         const std::string why = explain_gpu(need, allowed, h, g);
         text += cat("    GPU ", host.gpus[g].index.value, of_host, " ", why, "\n");
       }
@@ -143,7 +144,7 @@ class ScheduleExplainer {
   // Hosts that are in nobody's way get no line.
   std::string explain_cpus(const TaskNeed& need, size_t task) const {
     std::string text;
-    for (int h = 0; h < std::ssize(hosts_); ++h)
+    for (const int h : int_indices_of(hosts_))
       text += explain_host(h, need, task);
     return text;
   }

@@ -58,7 +58,7 @@ std::vector<Reservation::Place> Reservations::places_for(const TaskWish& wish,
   using Order = std::tuple<size_t, int, int>;  // alternative, missing GPUs, missing CPUs
   std::vector<std::pair<Order, Reservation::Place>> found;
   for (const size_t i : indices_of(wish.needs)) {
-    for (int host = 0; host < std::ssize(pool.hosts()); ++host) {
+    for (const int host : int_indices_of(pool.hosts())) {
       const auto claim = claim_on(pool, host, wish.needs[i], wish.allowed, reserved_);
       if (claim)
         found.push_back({{i, claim->missing_gpus, claim->missing_cpus}, {i, host}});

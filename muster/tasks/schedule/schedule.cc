@@ -90,7 +90,7 @@ std::span<const size_t> TaskSchedule::followers(size_t task) const {
 void TaskSchedule::link_tasks() {
   first_after_.assign(tasks_.size() + 1, 0);
   std::vector<std::pair<size_t, size_t>> arrows;  // from, to
-  for (size_t i = 0; i < tasks_.size(); ++i) {
+  for (const size_t i : indices_of(tasks_)) {
     for (const std::string& name : tasks_[i].after) {
       const auto before = find(name);
       if (!before) {
@@ -105,7 +105,7 @@ void TaskSchedule::link_tasks() {
       ++states_[i].missing;
     }
   }
-  for (size_t i = 0; i < tasks_.size(); ++i)
+  for (const size_t i : indices_of(tasks_))
     first_after_[i + 1] += first_after_[i];
   std::vector<size_t> at(first_after_.begin(), first_after_.end() - 1);
   after_.resize(arrows.size());
@@ -119,7 +119,7 @@ std::vector<size_t> TaskSchedule::in_order_of_after() const {
   std::vector<int> missing(tasks_.size());
   std::vector<size_t> order;
   order.reserve(tasks_.size());
-  for (size_t i = 0; i < tasks_.size(); ++i) {
+  for (const size_t i : indices_of(tasks_)) {
     missing[i] = states_[i].missing;
     if (missing[i] == 0)
       order.push_back(i);
@@ -153,7 +153,7 @@ void TaskSchedule::measure_critical_paths() {
 // The pool is asked once for each kind, however many tasks it has.
 void TaskSchedule::make_kinds() {
   std::map<std::pair<std::string, std::vector<TaskNeed>>, size_t> known;
-  for (size_t i = 0; i < tasks_.size(); ++i) {
+  for (const size_t i : indices_of(tasks_)) {
     const Task& task = tasks_[i];
     const auto [place, is_new] = known.try_emplace({task.on, task.needs}, kinds_.size());
     states_[i].kind = place->second;
@@ -228,7 +228,7 @@ void TaskSchedule::restore(const std::vector<TaskStanding>& standings, double no
     pool_.take(*standing.where);
     running_[standing.task] = {*standing.where, standing.began};
   }
-  for (size_t i = 0; i < tasks_.size(); ++i) {
+  for (const size_t i : indices_of(tasks_)) {
     if (states_[i].missing == 0 && states_[i].state == TaskState::waiting)
       wait_until(from[i], i, now);
   }

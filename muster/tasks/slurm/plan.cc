@@ -63,7 +63,7 @@ class SlurmPlanner {
 
   void find_after() {
     std::unordered_map<std::string_view, size_t> by_name;
-    for (size_t i = 0; i < tasks_.size(); ++i)
+    for (const size_t i : indices_of(tasks_))
       by_name.emplace(tasks_[i].name, i);
     for (const Task& task : tasks_)
       after_.push_back(
@@ -75,7 +75,7 @@ class SlurmPlanner {
     Positions waits_for;  // how many that have no level yet
     std::vector<Positions> before(tasks_.size());
     Positions ready;
-    for (size_t i = 0; i < tasks_.size(); ++i) {
+    for (const size_t i : indices_of(tasks_)) {
       for (const size_t other : after_[i])
         before[other].push_back(i);
       waits_for.push_back(after_[i].size());

@@ -47,11 +47,11 @@ class AfterResolver {
     if (none_of(templates_, has_after))
       return;  // most specs: nothing is built for them
     by_name_.reserve(tasks_.size());
-    for (size_t i = 0; i < tasks_.size(); ++i)
+    for (const size_t i : indices_of(tasks_))
       by_name_.emplace(tasks_[i].name, i);
-    for (size_t i = 0; i < templates_.size(); ++i)
+    for (const size_t i : indices_of(templates_))
       by_written_.emplace(templates_[i].written_name, i);
-    for (size_t i = 0; i < templates_.size(); ++i) {
+    for (const size_t i : indices_of(templates_)) {
       for (const AfterEntry& entry : templates_[i].after)
         resolve_entry(i, entry);
     }
@@ -197,7 +197,7 @@ class AfterResolver {
 
   // Every task is named once, in the order of the entries.
   void write_names() {
-    for (size_t i = 0; i < tasks_.size(); ++i) {
+    for (const size_t i : indices_of(tasks_)) {
       Positions& positions = after_[i];
       if (positions.size() > 1) {
         std::set<size_t> seen;
