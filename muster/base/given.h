@@ -6,6 +6,9 @@
 #include <string>
 #include <type_traits>
 
+#include "muster/base/clock.h"
+#include "muster/base/units.h"
+
 namespace muster {
 
 // What `parse` makes of the text; nothing where it is empty.
@@ -15,6 +18,11 @@ std::optional<std::decay_t<std::invoke_result_t<Parse, const std::string&>>> giv
   if (text.empty())
     return std::nullopt;
   return parse(text);
+}
+
+// The duration that is the value of this flag.
+inline std::optional<milliseconds> given_duration(const std::string& text, const char* flag) {
+  return given(text, [&](const std::string& time) { return parse_duration(time, flag); });
 }
 
 }  // namespace muster

@@ -4,7 +4,6 @@
 // (detect_cluster). Flags come before variables.
 #include "muster/cli/cluster_flags.h"
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/log.h"
@@ -77,18 +77,18 @@ int64_t attempts_to_keep_alive(const std::map<std::string, std::string>& conf) {
 // Numbers are seconds, as in torchrun; muster's durations (2m) are accepted too.
 void set_times(const std::string& text, ClusterOptions& options) {
   const auto values = parse_conf(text);
-  const auto time_of = [&](const char* name, std::chrono::milliseconds& time) {
+  const auto time_of = [&](const char* name, milliseconds& time) {
     const auto found = values.find(name);
     if (found == values.end())
       return;
     time = parse_duration(found->second, cat("--rdzv-conf ", name));
-    if (time < std::chrono::milliseconds(0))
+    if (time < milliseconds(0))
       throw bad_flag("--rdzv-conf", cat(name, " of 0 or more"), found->second);
   };
   time_of("timeout", options.join_timeout);
   time_of("join_timeout", options.join_timeout);
   time_of("last_call_timeout", options.last_call);
-  std::chrono::milliseconds interval(5'000);
+  milliseconds interval(5'000);
   time_of("keep_alive_interval", interval);
   options.silence = Silence(interval * attempts_to_keep_alive(values));
   if (options.silence.limit() < Silence::kLeast) {

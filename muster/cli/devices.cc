@@ -1,12 +1,12 @@
 // A text is made once, or again and again with --watch, of this machine or of a file. Only of this
 // machine is it known which jobs hold its GPUs.
+#include "muster/base/clock.h"
 #include "muster/cli/commands.h"
 
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -120,7 +120,7 @@ WatchOptions watch_options(const DevicesOptions& options) {
   WatchOptions watch{.count = options.count};
   if (!options.interval.empty())
     watch.interval = parse_duration(options.interval, "devices --watch");
-  if (watch.interval <= std::chrono::milliseconds(0)) {
+  if (watch.interval <= milliseconds(0)) {
     throw invalid_argument(
         "devices --watch: expected a time above 0, got '", printable(options.interval), "'");
   }

@@ -11,11 +11,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -107,7 +107,7 @@ void look_at_ports(DoctorFacts& facts, const std::string& master_port) {
 void look_at_leases(DoctorFacts& facts) {
   facts.lease_folder = default_runtime_folder();
   try {
-    const LeaseFolder folder({.create = false, .patience = std::chrono::milliseconds(1000)});
+    const LeaseFolder folder({.create = false, .patience = milliseconds(1000)});
     const auto look = [&](const GpuUuid& uuid) {
       if (!uuid.value.empty())
         facts.leases[uuid] = folder.holders(uuid);

@@ -23,7 +23,7 @@ constexpr const char* kOtherScreen = "\x1b[?1049h\x1b[?25l\x1b[2J";  // and no c
 constexpr const char* kOwnScreen = "\x1b[?25h\x1b[?1049l";
 
 // poll() takes an int of milliseconds.
-constexpr std::chrono::milliseconds kLongestPoll{60'000};
+constexpr milliseconds kLongestPoll{60'000};
 
 // The signals by which a user or the system ends or stops a program in the foreground, and the one
 // that tells of another window size.
@@ -119,7 +119,7 @@ bool LiveScreen::take_keys() {
 }
 
 // poll() waits for signals and keys at once; a time beyond its range is waited for in parts.
-bool LiveScreen::wait(std::chrono::milliseconds duration) {
+bool LiveScreen::wait(milliseconds duration) {
   const Deadline deadline(duration);
   while (!deadline.passed() && !std::exchange(again_, false)) {
     pollfd watched[] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},

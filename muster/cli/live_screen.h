@@ -5,9 +5,9 @@
 #include <signal.h>
 #include <termios.h>
 
-#include <chrono>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
 
@@ -25,7 +25,7 @@ class LiveScreen : NoCopy {
 
   // Returns false if the user has seen enough: q, Ctrl-C, or a signal that ends. Blocking: at most
   // so long; less if the window gets another size.
-  bool wait(std::chrono::milliseconds duration);
+  bool wait(milliseconds duration);
 
  private:
   void take_terminal();

@@ -2,10 +2,9 @@
 // shows none at all.
 #include "muster/cli/reading_line.h"
 
-#include <chrono>
-
 #include <unistd.h>
 
+#include "muster/base/clock.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
@@ -15,7 +14,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLines{250};
+constexpr milliseconds kBetweenLines{250};
 constexpr const char* kEmptyLine = "\r\033[K";
 
 }  // namespace

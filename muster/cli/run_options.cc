@@ -10,7 +10,6 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -18,6 +17,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
@@ -297,13 +297,8 @@ Environment parse_env(const Strings& settings) {
   return variables;
 }
 
-// An empty text is a flag that was not given.
-std::optional<std::chrono::milliseconds> parse_time(const std::string& text, const char* flag) {
-  return given(text, [&](const std::string& time) { return parse_duration(time, flag); });
-}
-
 // The flag comes before torchrun's variable.
-std::chrono::milliseconds shutdown_timeout(const RunFlags& flags) {
+milliseconds shutdown_timeout(const RunFlags& flags) {
   if (!flags.shutdown_timeout.empty())
     return parse_duration(flags.shutdown_timeout, "--shutdown-timeout");
   const auto inherited = get_env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
@@ -485,9 +480,9 @@ LaunchOptions to_launch_options(const RunFlags& flags,
   options.extra_env = parse_env(flags.env);
   options.time_limit = parse_time_limit(flags.timeout, "--timeout", options.shutdown_timeout);
   options.limit_has_begun = flags.timeout.starts_with("slurm");
-  options.stopped_timeout = parse_time(flags.stopped_timeout, "--stopped-timeout");
+  options.stopped_timeout = given_duration(flags.stopped_timeout, "--stopped-timeout");
   set_failure_policy(failure_policy(flags, several_hosts), flags.max_restarts, options);
-  set_collective_timeout(parse_time(flags.collective_timeout, "--collective-timeout"), options);
+  set_collective_timeout(given_duration(flags.collective_timeout, "--collective-timeout"), options);
   if (!flags.trace.empty())
     options.extra_env["MUSTER_TRACE"] = flags.trace;
   options.log_dir = flags.log_dir;

@@ -2,7 +2,6 @@
 // on. The settings are kept in the run's folder, so that a run that goes on has them again.
 #include "muster/cli/tasks_options.h"
 
-#include <chrono>
 #include <vector>
 
 #include "muster/base/contains.h"
@@ -11,7 +10,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/base/units.h"
 #include "muster/base/usage.h"
 #include "muster/cli/cluster_flags.h"
 #include "muster/cli/host_port.h"
@@ -129,11 +127,6 @@ TasksSettings to_settings(const TasksFlags& flags) {
   return settings;
 }
 
-// An empty text is a flag that was not given.
-std::optional<std::chrono::milliseconds> time_of(const std::string& text, const char* flag) {
-  return given(text, [&](const std::string& time) { return parse_duration(time, flag); });
-}
-
 }  // namespace
 
 // Errors come in this order, since a later check may rely on an earlier one.
@@ -141,7 +134,7 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
   TasksOptions options{.run_dir = flags.run_dir,
                        .resume = flags.resume,
                        .find_machines = find_machines,
-                       .wait = time_of(flags.wait, "--wait"),
+                       .wait = given_duration(flags.wait, "--wait"),
                        .dry_run = flags.dry_run,
                        .explain = flags.explain,
                        .json = flags.json,
@@ -152,7 +145,7 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
                         {absolute(flags.hostfile), "the hosts are read from it"}};
   // The time limit is counted back from the grace period, so it is read after that.
   options.shutdown_timeout =
-      time_of(flags.grace, "--shutdown-timeout").value_or(options.shutdown_timeout);
+      given_duration(flags.grace, "--shutdown-timeout").value_or(options.shutdown_timeout);
   options.time_limit = parse_time_limit(flags.time_limit, "--time-limit", options.shutdown_timeout);
   if (!flags.resume.empty() && !flags.run_dir.empty())
     fail_usage(

@@ -9,7 +9,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -51,8 +50,8 @@ constexpr const char* kTopExamples = R"(Examples:
 )";
 
 // The use of a CPU is the difference between two looks.
-constexpr std::chrono::milliseconds kFirstGlance{200};
-constexpr std::chrono::milliseconds kOthersAnswer{3'000};  // for other hosts' first answers
+constexpr milliseconds kFirstGlance{200};
+constexpr milliseconds kOthersAnswer{3'000};  // for other hosts' first answers
 
 struct TopOptions {
   std::string target;
@@ -134,7 +133,7 @@ TopView glance(TopSampler& sampler, const TopTarget& target) {
 
 // Shows tables until the user has seen enough, or the job has ended. The last one stays on the
 // screen.
-void show_live(TopSampler& sampler, const TopTarget& target, std::chrono::milliseconds interval) {
+void show_live(TopSampler& sampler, const TopTarget& target, milliseconds interval) {
   std::string last;
   {
     LiveScreen screen(STDOUT_FILENO);
@@ -152,7 +151,7 @@ void show_live(TopSampler& sampler, const TopTarget& target, std::chrono::millis
 }
 
 // Prints tables one after the other, until SIGINT or the job's end.
-void show_lines(TopSampler& sampler, const TopTarget& target, std::chrono::milliseconds interval) {
+void show_lines(TopSampler& sampler, const TopTarget& target, milliseconds interval) {
   TopView view = glance(sampler, target);
   bool is_first = true;
   const auto next_table = [&] {
@@ -167,7 +166,7 @@ void show_lines(TopSampler& sampler, const TopTarget& target, std::chrono::milli
 void show_top(const TopOptions& options) {
   const auto interval = parse_duration(options.interval, "--interval");
   // Every look costs CPU time on every host of the job.
-  if (interval < std::chrono::milliseconds(100))
+  if (interval < milliseconds(100))
     fail_usage("--interval: expected 100ms or more, got ", options.interval);
   const TopTarget target = target_of(options.target);
   TopSampler sampler(target.run_dir, target.job);

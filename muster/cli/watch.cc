@@ -30,7 +30,7 @@ class Interrupts : NoCopy {
   ~Interrupts() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
 
   // Returns false if SIGINT came before the time was over.
-  bool wait(std::chrono::milliseconds duration) const {
+  bool wait(milliseconds duration) const {
     const Deadline deadline(duration);
     while (true) {
       const auto left = deadline.left();

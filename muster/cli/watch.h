@@ -2,14 +2,15 @@
 // `muster devices --watch` and `muster top`.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <string>
+
+#include "muster/base/clock.h"
 
 namespace muster {
 
 struct WatchOptions {
-  std::chrono::milliseconds interval{1000};
+  milliseconds interval{1000};
   int count = 0;  // how often; 0: until SIGINT
   // Stands before each text but the first, if texts are not redrawn in place.
   std::string separator = "----\n";

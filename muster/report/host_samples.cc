@@ -27,7 +27,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::seconds kOneWatch{5};  // looks further apart belong to two watches
-constexpr std::chrono::milliseconds kBetweenLooks{200};
+constexpr milliseconds kBetweenLooks{200};
 constexpr size_t kMostBytes = size_t{16} << 20;
 
 // Returns a sampler of the job that this process launches; nullptr if it launches none.

@@ -5,11 +5,13 @@
 #include "muster/report/top.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ranges>
 #include <set>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -30,12 +32,10 @@
 namespace muster {
 namespace {
 
-using SteadyTime = std::chrono::steady_clock::time_point;
-
 // A launcher that has ended does not go on, even if nobody has waited for it yet.
 bool goes_on(const JobNote& job) {
   const Fd launcher = open_job(job);
-  return launcher.valid() && !wait_for_job(launcher, std::chrono::milliseconds(0));
+  return launcher.valid() && !wait_for_job(launcher, milliseconds(0));
 }
 
 // Returns the present, or the end of a launch that has ended. Units: nanoseconds since 1970.
@@ -245,7 +245,7 @@ void TopSampler::note_speed(Before& before, const ActivityView& view) {
 }
 
 // The use of the CPU is a difference: to the last look at this process, or to its start.
-void TopSampler::add_process(TopRank& rank, const RankUsage& process, SteadyTime now) {
+void TopSampler::add_process(TopRank& rank, const RankUsage& process, Clock::time_point now) {
   rank.pid = process.pid;
   rank.state = process.stopped ? "stopped" : "running";
   rank.memory_bytes = process.memory_bytes;
@@ -312,7 +312,7 @@ TopSampler::LiveRanks TopSampler::add_activities(TopView& view, int64_t moment) 
 // that has the number of a live rank, but is not that rank's, is left of an earlier attempt.
 std::set<int> TopSampler::add_processes(TopView& view, const LiveRanks& live) {
   std::set<int> here;
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::now();
   for (const RankUsage& process : find_rank_usage(run_dir_)) {
     const auto found = live.by_pid.find(process.pid);
     const bool is_live = found != live.by_pid.end();

@@ -3,7 +3,6 @@
 // top_text.h makes the text.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/run_record.h"
@@ -73,7 +73,7 @@ class TopSampler {
   // The last sample of a rank: speeds are differences to it.
   struct Before {
     ActivityView activity;
-    std::chrono::steady_clock::time_point at;
+    Clock::time_point at;
     double cpu_seconds = 0;
     int pid = 0;
     std::optional<double> seconds_per_step;
@@ -92,9 +92,7 @@ class TopSampler {
   std::set<int> add_processes(TopView& view, const LiveRanks& live);
   void add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns);
   static void note_speed(Before& before, const ActivityView& view);
-  void add_process(TopRank& rank,
-                   const RankUsage& process,
-                   std::chrono::steady_clock::time_point now);
+  void add_process(TopRank& rank, const RankUsage& process, Clock::time_point now);
 
   std::string run_dir_;
   std::optional<JobNote> job_;

@@ -2,12 +2,12 @@
 // one question that somebody else answers: which machines there are.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/tasks/hosts/machines.h"
 #include "muster/tasks/journal/settings.h"
 #include "muster/tasks/report/result_files.h"
@@ -32,9 +32,9 @@ struct TasksOptions {
 
   // When nothing else is to do: for GPUs of other jobs (nothing: ever), for hosts that were lost,
   // and for processes or descriptors (a minute).
-  std::optional<std::chrono::milliseconds> wait = {};
-  std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
-  std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
+  std::optional<milliseconds> wait = {};
+  std::optional<milliseconds> time_limit = {};  // of the whole run
+  milliseconds shutdown_timeout{30'000};        // grace period between SIGTERM and SIGKILL
 
   bool dry_run = false;      // say what would start first, and stop
   std::string explain = {};  // a task's name: say why it waits, and stop

@@ -7,12 +7,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <unordered_map>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -23,8 +25,6 @@
 namespace muster {
 
 namespace {
-
-using std::chrono::milliseconds;
 
 // How often the runner looks around when nothing happens, how long a task has that is killed, how
 // long lost hosts have to come back where the run says nothing, and how long there may be no

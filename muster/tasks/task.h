@@ -3,7 +3,6 @@
 // which may start, the runner starts them, the journal and the results report them. No I/O here.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 
@@ -73,12 +73,12 @@ struct Task {
   std::string directory = {};        // where it runs; empty: the runner's directory
   std::vector<TaskNeed> needs = {};  // alternatives; never empty
   std::string on = {};               // `--gpus` text that its GPUs must match; empty: any
-  int ranks = 1;       // more: a job of this many ranks, with the launcher's environment
-  Strings after = {};  // names of tasks that must have succeeded before
-  int priority = 0;    // higher starts earlier
-  int retries = 0;     // starts after a failure, in addition to the first
-  std::chrono::milliseconds back_off{1'000};  // before the first retry; doubled each time
-  std::optional<std::chrono::milliseconds> time_limit = {};  // of each start
+  int ranks = 1;                 // more: a job of this many ranks, with the launcher's environment
+  Strings after = {};            // names of tasks that must have succeeded before
+  int priority = 0;              // higher starts earlier
+  int retries = 0;               // starts after a failure, in addition to the first
+  milliseconds back_off{1'000};  // before the first retry; doubled each time
+  std::optional<milliseconds> time_limit = {};  // of each start
   std::map<std::string, std::string> parameters =
       {};  // its values from `each` or --sweep: "lr" → "0.1"
   SpecPosition at = {};

@@ -4,9 +4,9 @@
 // known from then on.
 #include "muster/tasks/hosts/foreign_leases.h"
 
-#include <chrono>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
@@ -19,7 +19,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{500};
+constexpr milliseconds kLookEvery{500};
 
 }  // namespace
 

@@ -56,7 +56,7 @@ void end_left_over(const std::string& run_dir, const Strings& marks) {
                         "); see ps -o stat ",
                         left.front());
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(milliseconds(2));
   }
 }
 

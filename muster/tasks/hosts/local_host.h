@@ -2,7 +2,6 @@
 // runner, and for the server through which another machine's runner reaches this one.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/tasks/hosts/foreign_leases.h"
 #include "muster/tasks/hosts/memory_watch.h"
 #include "muster/tasks/hosts/task_host.h"
@@ -40,7 +40,7 @@ class LocalHost : public TaskHost {
   // Takes its leases.
   bool reserve(const StartOrder& order) override;
   void start(const StartOrder& order) override;
-  void end(int id, std::chrono::milliseconds grace) override { processes_.end(id, grace); }
+  void end(int id, milliseconds grace) override { processes_.end(id, grace); }
   std::string held() const override;
 
   // Waits as ProcessPool::wait does. The leases of the tasks that have ended are given back. A task

@@ -16,6 +16,7 @@
 #include <utility>
 #include <variant>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
@@ -29,8 +30,6 @@
 namespace muster {
 
 namespace {
-
-using std::chrono::milliseconds;
 
 // How long an answer may take, an orderly end, what a command says of its end, and the end of one
 // that was killed.

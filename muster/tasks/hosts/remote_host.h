@@ -4,7 +4,6 @@
 // run, used by the runner; knows nothing of ssh and srun.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -66,7 +65,7 @@ class RemoteHost : public TaskHost {
   Refusal refusal() const { return refusal_; }
 
   // Says in place of a problem that nothing came in that time, with what the command printed.
-  std::string how_silent(std::chrono::milliseconds time) const;
+  std::string how_silent(milliseconds time) const;
 
   // Tells the server that the run begins. It is the pool's `host`. The loop must outlive the call
   // of `close`.
@@ -83,7 +82,7 @@ class RemoteHost : public TaskHost {
   // The server reserves, where the GPUs are.
   bool reserve(const StartOrder& /*order*/) override { return true; }
   void start(const StartOrder& order) override;
-  void end(int id, std::chrono::milliseconds grace) override;
+  void end(int id, milliseconds grace) override;
   std::string held() const override;
 
   // Sends all tasks a signal that is only passed on.
@@ -96,7 +95,7 @@ class RemoteHost : public TaskHost {
   void abandon();
 
   // Whether the command has ended. Blocking: at most `patience`.
-  bool wait_for_end(std::chrono::milliseconds patience);
+  bool wait_for_end(milliseconds patience);
 
  private:
   struct Remote {  // a task there
@@ -121,7 +120,7 @@ class RemoteHost : public TaskHost {
   void take_error_line(const std::string& line);
   void keep_alive();
   void give_up(const std::string& why);
-  bool has_ended_within(std::chrono::milliseconds patience) const;
+  bool has_ended_within(milliseconds patience) const;
   std::string how_it_ended();
 
   RemoteHostOptions options_;

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "muster/base/byte_text.h"
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
@@ -23,7 +24,6 @@ namespace muster {
 namespace {
 
 using WireJson = nlohmann::ordered_json;
-using std::chrono::milliseconds;
 
 // The key that says which kind a message is. It stands first, so that a line can be told from what
 // a login prints.

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory.h"
@@ -49,7 +50,7 @@ struct RemoteBegin {
   std::string run_dir = {};
   std::string mark = {};  // MUSTER_MARK of what it starts
   Strings earlier = {};   // of what earlier runs may have left there
-  std::chrono::milliseconds grace{30'000};
+  milliseconds grace{30'000};
   bool lease = true;
   Visibility visibility = Visibility::job;
 };
@@ -68,7 +69,7 @@ struct RemoteStart {
 
 struct RemoteEnd {
   int id = 0;
-  std::chrono::milliseconds grace{0};
+  milliseconds grace{0};
 };
 
 struct RemoteSignal {  // to all tasks: one of those that a run only passes on

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -18,8 +19,6 @@
 namespace muster {
 
 namespace {
-
-using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstRetryPause{1'000};
 constexpr milliseconds kLongestRetryPause{60'000};

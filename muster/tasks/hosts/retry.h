@@ -3,7 +3,6 @@
 // nothing here waits.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,7 +64,7 @@ class HostRetry {
   Clock::time_point next_;
   Clock::time_point give_up_;  // on an answer
   Clock::time_point back_since_;
-  std::chrono::milliseconds pause_;
+  milliseconds pause_;
   std::string unfit_;
   std::unique_ptr<RemoteHost> connection_;         // that is being made
   std::vector<std::unique_ptr<RemoteHost>> over_;  // killed: until they are gone

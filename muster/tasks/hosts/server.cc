@@ -25,6 +25,7 @@
 #include <variant>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
@@ -43,8 +44,6 @@
 namespace muster {
 
 namespace {
-
-using std::chrono::milliseconds;
 
 constexpr milliseconds kServerTick{500};
 constexpr std::chrono::seconds kLastWordWithin{5};

@@ -3,9 +3,9 @@
 // journals.
 #pragma once
 
-#include <chrono>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/supervise/process_pool.h"
 #include "muster/tasks/schedule/device_pool.h"
@@ -49,7 +49,7 @@ class TaskHost : NoCopy {
   virtual void start(const StartOrder& order) = 0;
 
   // Asks a task to end: SIGTERM, and after `grace` SIGKILL to all of it.
-  virtual void end(int id, std::chrono::milliseconds grace) = 0;
+  virtual void end(int id, milliseconds grace) = 0;
 
   // Other jobs' holdings of its GPUs, in words; empty: nothing is in the way.
   virtual std::string held() const = 0;

@@ -3,10 +3,10 @@
 // runner.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease.h"
@@ -22,7 +22,7 @@ struct TaskRunFacts {
   std::string mark = {};         // MUSTER_MARK
   std::string launcher = {};     // the path of `muster`, for tasks of several ranks
   Environment environment = {};  // the runner's own
-  std::chrono::milliseconds grace{30'000};
+  milliseconds grace{30'000};
   bool lease = true;
   Visibility visibility = Visibility::job;  // of its GPUs, what a task's ranks see
 };

@@ -12,13 +12,13 @@
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/byte_lock.h"
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/hex.h"
 #include "muster/base/json_member.h"
@@ -37,11 +37,11 @@ using Json = nlohmann::ordered_json;
 
 // The time between two calls of fdatasync, in which records gather. It is below the 20 ms after
 // which all are on the disk.
-constexpr std::chrono::milliseconds kGatherFor{12};
+constexpr milliseconds kGatherFor{12};
 
 // A run that was killed while it started a process leaves the lock to that one, for the moment
 // until it is gone too.
-constexpr std::chrono::milliseconds kLockPatience{1'000};
+constexpr milliseconds kLockPatience{1'000};
 
 constexpr std::pair<AttemptEnd, const char*> kAttemptEnds[] = {
     {AttemptEnd::done, "done"},
@@ -82,7 +82,7 @@ bool lock_file(const Fd& file, const std::string& path) {
       fail_errno(cat("journal: cannot lock '", path, "'"), error);
     if (deadline.passed())
       return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(milliseconds(2));
   }
 }
 

@@ -3,7 +3,6 @@
 #include "muster/tasks/journal/task_file.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <string_view>
@@ -11,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
@@ -84,9 +84,9 @@ Task task_of(const FileJson& json) {
   task.after = json.value("after", Strings());
   task.priority = json.value("priority", 0);
   task.retries = json.value("retries", 0);
-  task.back_off = std::chrono::milliseconds(json.at("back_off_ms").get<int64_t>());
+  task.back_off = milliseconds(json.at("back_off_ms").get<int64_t>());
   if (json.contains("time_limit_ms"))
-    task.time_limit = std::chrono::milliseconds(json["time_limit_ms"].get<int64_t>());
+    task.time_limit = milliseconds(json["time_limit_ms"].get<int64_t>());
   task.parameters = json.value("parameters", std::map<std::string, std::string>());
   const auto position = [&](const char* key) {
     const auto found = json.find(key);

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "muster/base/clock.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
@@ -21,7 +21,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kDrawEvery{200};
+constexpr milliseconds kDrawEvery{200};
 constexpr size_t kFlushBytes = size_t{32} << 10;
 constexpr int kLinesBeside = 4;          // of the terminal, not used by the table
 constexpr double kLeastTimeLeft = 1e-3;  // seconds; what rounding leaves is none

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
@@ -22,7 +23,7 @@ constexpr int64_t kKillAfterSeconds = 30;  // from SIGTERM at the time limit to 
 constexpr int64_t kLongestPause = 3600;
 
 // Rounded up.
-int64_t whole_seconds(std::chrono::milliseconds time) {
+int64_t whole_seconds(milliseconds time) {
   return (time.count() + 999) / 1000;
 }
 
@@ -53,8 +54,8 @@ std::string gres_of(const Task& task) {
 }
 
 // All starts and the pauses between them, each at its longest.
-std::chrono::milliseconds whole_time(const Task& task) {
-  std::chrono::milliseconds time = *task.time_limit * (task.retries + 1);
+milliseconds whole_time(const Task& task) {
+  milliseconds time = *task.time_limit * (task.retries + 1);
   if (task.retries == 0)
     return time;
   for (int start = 1; start <= task.retries; ++start)
@@ -192,7 +193,7 @@ Strings slurm_notes(const Task& task) {
   return notes;
 }
 
-std::string slurm_time(std::chrono::milliseconds time) {
+std::string slurm_time(milliseconds time) {
   const int64_t seconds = whole_seconds(time);
   const auto two = [](int64_t value) {
     return cat(value < 10 ? "0" : "", value);

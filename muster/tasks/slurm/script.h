@@ -2,9 +2,9 @@
 // header. Pure.
 #pragma once
 
-#include <chrono>
 #include <string>
 
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/slurm/submit.h"
 
@@ -23,6 +23,6 @@ std::string slurm_script(const Task& task,
                          const SlurmOptions& options);
 
 // "2-03:00:00", rounded up to a second.
-std::string slurm_time(std::chrono::milliseconds time);
+std::string slurm_time(milliseconds time);
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/nearest.h"
@@ -123,8 +124,7 @@ std::optional<int> SpecValues::integer(const toml::node& value,
   return std::nullopt;
 }
 
-std::optional<std::chrono::milliseconds> SpecValues::duration(const toml::node& value,
-                                                              const char* key) const {
+std::optional<milliseconds> SpecValues::duration(const toml::node& value, const char* key) const {
   try {
     if (const auto text = value.value_exact<std::string>())
       return parse_duration(*text, key);

@@ -5,13 +5,13 @@
 
 #include <toml++/toml.h>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/task.h"
 
@@ -43,7 +43,7 @@ class SpecValues {
 
   std::optional<int> integer(const toml::node& value, const char* key, int least, int most) const;
 
-  std::optional<std::chrono::milliseconds> duration(const toml::node& value, const char* key) const;
+  std::optional<milliseconds> duration(const toml::node& value, const char* key) const;
 
   // A size with its unit: without one it would be bytes, surely not what was meant.
   std::optional<uint64_t> size(const toml::node& value, const char* key) const;
