@@ -8,8 +8,9 @@ import os
 import sys
 import threading
 import time
+import weakref
 from datetime import timedelta
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, TypeVar, Union
 
 from muster._arguments import refuse_what_does_not_fit, refuse_what_two_take
 from muster._flags import DeviceName, gpus_text, tell_of_one_gpu
@@ -61,7 +62,7 @@ class Executor(concurrent.futures.Executor):
         here = working_folder("muster.Executor")
         folder = os.path.abspath(os.path.join(here, path_text(run_dir or os.path.join("runs", _new_name()))))
         self._runner = TaskRunner(folder, _uuids(gpus), cpu_slots, warm, lease)
-        _live.add(self)
+        _live[self._runner] = weakref.ref(self)
 
     def submit(self, fn: Callable[..., _Result], /, *args: Any, gpus: Optional[float] = LEFT_OUT, memory: Union[None, int, str] = LEFT_OUT,  # type: ignore[override]
                ranks: int = LEFT_OUT, after: Futures = LEFT_OUT, retries: int = LEFT_OUT,
@@ -79,6 +80,7 @@ class Executor(concurrent.futures.Executor):
         A function that has one of these names as an argument takes it through functools.partial; here it is refused, whatever its
         value is.
         """
+        _end_forgotten()
         self._runner.refuse_where_it_has_ended()
         asked: Dict[str, Any] = {"gpus": gpus, "memory": memory, "ranks": ranks, "after": after, "retries": retries, "time_limit": time_limit, "name": name}
         given = {keyword: value for keyword, value in asked.items() if value is not LEFT_OUT}
@@ -110,7 +112,7 @@ class Executor(concurrent.futures.Executor):
             self._shut_down_beside()
             return
         self._runner.wait_and_close()
-        _live.discard(self)
+        _live.pop(self._runner, None)
 
     def _shut_down_beside(self) -> None:
         try:
@@ -170,7 +172,14 @@ def _new_name() -> str:
     return f"tasks-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}" + (f"-{number}" if number else "")
 
 
-_live: Set[Executor] = set()  # also those that nobody else holds: their tasks are waited for
+_live: Dict[TaskRunner, "weakref.ref[Executor]"] = {}  # also of those that nobody holds any more: their tasks are waited for
+
+
+def _end_forgotten() -> None:
+    """The warm processes of an executor that nobody can use any more, as of a notebook's cell that is run again, would keep their devices."""
+    for runner, pool in list(_live.items()):
+        if pool() is None:
+            runner.take_no_more(cancel_waiting=False)
 
 
 def _was_interrupted() -> bool:
@@ -180,7 +189,8 @@ def _was_interrupted() -> bool:
 
 @atexit.register
 def _wait_for_all() -> None:
-    for pool in list(_live):
+    for runner in list(_live):
         if _was_interrupted():
-            pool.end_tasks()
-        pool.shutdown(wait=True)
+            runner.end_tasks()
+        runner.take_no_more(cancel_waiting=False)
+        runner.wait_and_close()

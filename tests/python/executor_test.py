@@ -141,6 +141,14 @@ class Gpus(PackageCase):
                     print(a.result(), b.result())
             """), "False\nfirst second\n")
 
+    def test_a_forgotten_executor_leaves_its_devices(self):
+        self.must_print(script("""
+            if __name__ == "__main__":
+                for _ in range(3):  # as a notebook's cell that is run again
+                    pool = muster.Executor(gpus="1", warm=True)
+                    print(pool.submit(os.getpid).result() != os.getpid())
+            """), "True\nTrue\nTrue\n")
+
     def test_a_wait_for_other_jobs_is_told(self):
         process = self.start(script("""
             def wait():
