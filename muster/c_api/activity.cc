@@ -1,6 +1,7 @@
 // What a rank does, for others to see: spans, steps and calls.
 #include "muster/trace/activity.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -80,14 +81,10 @@ void muster_count_outside_as(int category) {
 }
 
 void muster_seconds(double seconds[MUSTER_CATEGORIES]) {
-  for (int i = 0; i < MUSTER_CATEGORIES; ++i)
-    seconds[i] = 0;
   const muster::Activity* const activity = muster::Activity::get();
-  if (activity == nullptr)
-    return;
-  const auto totals_ns = activity->totals();
-  for (int i = 0; i < MUSTER_CATEGORIES; ++i)
-    seconds[i] = static_cast<double>(totals_ns[static_cast<size_t>(i)]) * 1e-9;
+  const auto totals_ns = activity == nullptr ? decltype(activity->totals()){} : activity->totals();
+  std::ranges::transform(
+      totals_ns, seconds, [](int64_t ns) { return static_cast<double>(ns) * 1e-9; });
 }
 
 uint64_t muster_call_begin(const muster_call* call) {
