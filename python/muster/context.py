@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union, overload
 
 from muster import _abi, _meet, _stops, spans
+from muster._collective import waiting_for_all
 from muster._forks import owned_by_this_process
 from muster._join import Joined, join, refuse_others
 from muster._streams import say
@@ -174,8 +175,9 @@ class Context:
         import torch
         import torch.distributed as dist
         told = torch.tensor([number], dtype=torch.int32, device=collective_device(self.device))
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-        return int(told.item())
+        with waiting_for_all("should_stop"):
+            dist.all_reduce(told, op=dist.ReduceOp.MAX)
+            return int(told.item())
 
     def close(self) -> None:
         """Leaves the group, where init() has made it. The process may call init() again."""

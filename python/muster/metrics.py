@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from muster import spans
+from muster._collective import waiting_for_all
 from muster._folder_lock import lock_folder, release_all
 from muster._plain import path_text, plain_value
 from muster._streams import say
@@ -142,7 +143,7 @@ def _gather(own: Any) -> List[Any]:
                                   "call muster.init() first")
         return [own]
     told: List[Any] = [None] * dist.get_world_size()
-    with spans.span("metrics", "communication"):
+    with spans.span("metrics", "communication"), waiting_for_all("metrics"):
         dist.all_gather_object(told, own)
     return told
 

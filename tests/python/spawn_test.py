@@ -504,6 +504,27 @@ class Spawn(PackageCase):
             """), python=TORCH_PYTHON)
         self.assertEqual((code, out), (0, "True 4\n"), err)
 
+    @unittest.skipUnless(TORCH_PYTHON, "no Python that imports torch")
+    def test_a_call_that_one_rank_makes_alone_is_told(self):
+        self.must_print(script("""
+            def one_alone(call):
+                ctx = muster.init("gloo")
+                told, before = pathlib.Path(call), pathlib.Path(f"{call} now")
+                if ctx.is_main:
+                    from muster import _collective
+                    _collective._TELL_AFTER, _collective._LOOK_EVERY = 0, 0.01
+                    _collective.say = lambda text: (before.write_text(text), before.rename(told))
+                while not ctx.is_main and not told.exists(): time.sleep(0.01)
+                muster.metrics(1, loss=1) if call == "metrics" else ctx.should_stop()
+                return told.read_text()
+            if __name__ == "__main__":
+                for call in "metrics", "should_stop":
+                    print(muster.spawn(one_alone, args=(call,), n=2, quiet=True)[0])
+            """), """\
+            [rank 0] info: metrics: has waited 0 s for other ranks; all ranks call it, not the main one alone
+            [rank 0] info: should_stop: has waited 0 s for other ranks; all ranks call it, not the main one alone
+            """, python=TORCH_PYTHON)
+
     def test_large_arguments_and_results(self):
         size = int(os.environ.get("MUSTER_TEST_BYTES", str(64 << 20)))
         self.must_print(script(f"""
