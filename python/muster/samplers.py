@@ -1,5 +1,5 @@
 """Which samples a rank trains on, index for index as the samplers of muster's C++ library. They need torch, whose random
-numbers they draw."""
+numbers they draw on the CPU, whatever torch's default device is."""
 from __future__ import annotations
 
 import operator
@@ -144,14 +144,14 @@ class _Sampler:
 
     def _generator(self) -> "torch.Generator":
         import torch
-        return torch.Generator().manual_seed(self.seed + self.epoch)
+        return torch.Generator("cpu").manual_seed(self.seed + self.epoch)
 
     def _order(self) -> List[int]:
         """Of the whole epoch: a permutation of the data set, or its own order."""
         if not self.shuffle:
             return list(range(self._dataset_size))
         import torch
-        order: List[int] = torch.randperm(self._dataset_size, generator=self._generator()).tolist()
+        order: List[int] = torch.randperm(self._dataset_size, generator=self._generator(), device="cpu").tolist()
         return order
 
     def _left(self) -> int:
@@ -288,7 +288,7 @@ class WeightedSampler(DistributedSampler):
                  num_replicas: Optional[int] = None, rank: Optional[int] = None, seed: int = 0, drop_last: bool = False,
                  pad: bool = True, shares: Optional[Sequence[int]] = None) -> None:
         import torch
-        self._weights = torch.as_tensor(weights if hasattr(weights, "__len__") else list(weights), dtype=torch.double)
+        self._weights = torch.as_tensor(weights if hasattr(weights, "__len__") else list(weights), dtype=torch.double, device="cpu")
         if self._weights.dim() != 1:
             raise InvalidArgument(f"sampler: expected a weight of each sample, got a tensor of the shape {tuple(self._weights.shape)}; "
                                   "give one of one dimension")
@@ -411,6 +411,6 @@ def _drawn(weights: Any, samples: int, replacement: bool, generator: Any) -> Any
     if not replacement:
         return (weights / torch.empty_like(weights).exponential_(1, generator=generator)).topk(samples).indices
     sums = weights.cumsum(0)
-    drawn = torch.rand(samples, generator=generator, dtype=torch.double) * sums[-1]
-    below_all = drawn.minimum(torch.nextafter(sums[-1], torch.zeros((), dtype=torch.double)))
+    drawn = torch.rand(samples, generator=generator, dtype=torch.double, device="cpu") * sums[-1]
+    below_all = drawn.minimum(torch.nextafter(sums[-1], torch.zeros_like(sums[-1])))
     return torch.searchsorted(sums, below_all, right=True)

@@ -11,6 +11,7 @@ if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirn
 
 import pathlib
 import warnings
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
@@ -36,6 +37,14 @@ class Distributed(unittest.TestCase):
                         theirs.set_epoch(2)
                         self.assertEqual(list(ours), list(theirs), (size, ranks, rank, how))
                         self.assertEqual(len(ours), len(theirs))
+
+    def test_torchs_default_device_changes_nothing(self):
+        for most in 2**24, 1:
+            with mock.patch("muster.samplers._MOST_OF_MULTINOMIAL", most):
+                for name, make in SAMPLERS.items():
+                    expected = list(make())
+                    with torch.device("meta"):
+                        self.assertEqual(list(make()), expected, name)
 
     def test_without_padding_each_sample_counts_once(self):
         parts = [list(muster.DistributedSampler(11, 3, rank, pad=False)) for rank in range(3)]
@@ -140,6 +149,7 @@ class Distributed(unittest.TestCase):
 
 SAMPLERS = {"distributed": lambda: muster.DistributedSampler(100, 1, 0), "in order": lambda: muster.DistributedSampler(100, 1, 0, shuffle=False),
             "weighted": lambda: muster.WeightedSampler([1.0] * 100, num_replicas=1, rank=0),
+            "weighted, each once": lambda: muster.WeightedSampler([1.0] * 100, replacement=False, num_replicas=1, rank=0),
             "balanced": lambda: muster.CostBalancedSampler([1.0] * 100, 10, num_replicas=1, rank=0)}
 
 
