@@ -8,8 +8,8 @@ _FLAG = r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
 # Words that are values of a flag in a message. Others after a flag are words of the message.
 _VALUES = ("sequential", "list", "fastest", "memory", "topology", "spread", "pack", "numa", "mesh", "error", "cpu", "gpu", "drop", "share", "job", "own",
            "own-first", "all", "none", "node", "socket", "exclusive", "core-complex", "auto")
-# Flags that need no value.
-_SWITCHES = ("no_lease", "no_gpu_check", "no_auth", "quiet", "wait")
+# Keywords whose flags have no value.
+SWITCHES = {"virtual_local_rank", "no_lease", "no_gpu_check", "quiet", "no_collapse", "no_auth", "standalone"}
 _ENDS = r"(?![\w-]|[,.:]\w)"
 _VALUE = rf"(?P<word>(?:{'|'.join(sorted(_VALUES, key=len, reverse=True))}|\d+[KMGT]iB)(?::[A-Z]\b)?){_ENDS}|(?P<number>\d+){_ENDS}|[A-Z]{{2,}}{_ENDS}"
 _SCORES = re.compile(r"measure them with `muster bench device`, or give `muster run` --scores FILE with all of them")
@@ -58,4 +58,4 @@ def _named(told: Match[str]) -> str:
         return f'{name}="{told["word"]}"'
     if told["number"]:
         return f"{name}={told['number']}"
-    return f"{name}=True" if name in _SWITCHES else name
+    return f"{name}=True" if name in SWITCHES or name == "wait" else name

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any, Iterator, List, Mapping
 
 from muster._flags import gpus_text, memory_texts, mesh_text, scores_table
+from muster._keywords import SWITCHES
 from muster._plain import path_text, plain_value
 from muster.errors import InvalidArgument
 
 SHORT = {"n": "-n"}
-# Those that have no value.
-_SWITCHES = {"virtual_local_rank", "no_lease", "no_gpu_check", "quiet", "no_collapse", "no_auth", "standalone"}
+# Those that name a file or a folder, and those whose value may be left out.
 _PATHS = {"config", "hostfile", "inventory", "log_dir", "plan", "run_dir", "scores", "secret_file", "topology", "workdir"}
 _MAY_STAND_ALONE = {"trace", "wait"}
 # Those that start no function, and what to do instead.
@@ -47,7 +47,7 @@ def run_flags(keywords: Mapping[str, Any], folder: str) -> List[str]:
             raise InvalidArgument(f"muster.spawn: expected a flag for starting a function, got {name}={value!r}; {_OF_OTHERS[name]}")
         if isinstance(value, timedelta):
             value = value.total_seconds()
-        flags += _switch(name, value) if name in _SWITCHES else _flag(name, value, folder)
+        flags += _switch(name, value) if name in SWITCHES else _flag(name, value, folder)
     return flags
 
 
