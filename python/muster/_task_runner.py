@@ -145,6 +145,11 @@ class TaskRunner:
                 self._fail(task, f"failed: {reason}")
         self._schedule()
 
+    def has_tasks(self) -> bool:
+        """Whether any has not ended."""
+        with self._lock:
+            return bool(self._waiting or self._running or any(worker.task for worker in self._workers.values()))
+
     def is_in_callback(self) -> bool:
         """Whether this thread is in a callback of a task's future, which would wait for itself."""
         return self._completions.is_completing()

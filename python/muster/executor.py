@@ -19,9 +19,10 @@ from muster._log_file import log_path
 from muster._plain import path_text
 from muster._python_path import working_folder
 from muster._request import LEFT_OUT, Futures, request_of, whole_number
+from muster._streams import say
 from muster._task import Task, TaskFuture
 from muster._task_runner import TaskRunner
-from muster.errors import Error, InvalidArgument
+from muster.errors import Error, InvalidArgument, text_of
 
 _Result = TypeVar("_Result")
 
@@ -131,6 +132,9 @@ class Executor(concurrent.futures.Executor):
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         if kind is not None and not issubclass(kind, Exception):
             self.end_tasks()
+        elif kind is not None and self._runner.has_tasks():
+            how = f"{kind.__name__}: {text_of(value)}".partition("\n")[0]
+            say(f"muster.Executor: info: the with block waits for its tasks before it raises {how}; Ctrl-C ends them, as pool.end_tasks() does")
         self.shutdown(wait=True)
 
 

@@ -204,6 +204,22 @@ class Tasks(PackageCase):
                     print("in burn" in str(future.exception().__cause__))
             """), "TooHot('90 degrees')\nTrue\n")
 
+    def test_an_exception_that_waits_for_tasks_is_told(self):
+        process = self.start(script("""
+            def hold():
+                while not pathlib.Path("go").exists(): time.sleep(0.01)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1) as pool:
+                    pool.submit(hold)
+                    raise ValueError("of the script")
+            """))
+        self.addCleanup(process.stderr.close)
+        told = process.stderr.readline()
+        (self.folder / "go").touch()
+        _, err = process.communicate(timeout=300)
+        self.assertIn("muster.Executor: info: the with block waits for its tasks before it raises ValueError: of the script; Ctrl-C ends them", told)
+        self.assertIn("ValueError: of the script\n", err)
+
     def test_a_failure_that_nobody_asks_for_is_told(self):
         code, out, err = self.run_script(script("""
             import concurrent.futures as cf
