@@ -89,6 +89,25 @@ at::Tensor tensor_of(const std::vector<float>& numbers);
 template <class E>
 auto collate(std::vector<E> examples);  // NOLINT(performance-unnecessary-value-param)
 
+// Whether a batch is made of tensors, with nothing beside them; in lists, too.
+template <class B, bool kInLists = true>
+constexpr bool is_of_tensors() {
+  const auto all = []<class... Part>(std::type_identity<std::tuple<Part...>>) {
+    return (is_of_tensors<std::remove_cvref_t<Part>, kInLists>() && ...);
+  };
+  if constexpr (std::is_same_v<B, at::Tensor>) {
+    return true;
+  } else if constexpr (kInLists && collation::kVector<B>) {
+    return is_of_tensors<typename B::value_type>();
+  } else if constexpr (requires { std::tuple_size<B>::value; }) {
+    return all(std::type_identity<decltype(std::tuple_cat(std::declval<B>()))>{});
+  } else if constexpr (PlainStruct<B>) {
+    return all(std::type_identity<decltype(fields_of(std::declval<B&>()))>{});
+  } else {
+    return false;
+  }
+}
+
 // The batch type of an example type E.
 template <class E>
 using Collated = decltype(collate(std::declval<std::vector<E>>()));

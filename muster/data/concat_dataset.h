@@ -78,25 +78,6 @@ concept CanBeJoined = IsDataset<First> && (IsDataset<Others> && ...) &&
 
 }  // namespace datasets
 
-// A batch that is tensors throughout, so that rows of several can be joined into one.
-template <class Batch>
-constexpr bool is_all_tensors() {
-  if constexpr (std::is_same_v<Batch, at::Tensor>) {
-    return true;
-  } else if constexpr (collation::kTuple<Batch>) {
-    return []<size_t... I>(std::index_sequence<I...>) {
-      return (is_all_tensors<std::tuple_element_t<I, Batch>>() && ...);
-    }(std::make_index_sequence<std::tuple_size_v<Batch>>{});
-  } else if constexpr (PlainStruct<Batch>) {
-    using Fields = decltype(fields_of(std::declval<Batch&>()));
-    return []<size_t... I>(std::index_sequence<I...>) {
-      return (is_all_tensors<std::remove_reference_t<std::tuple_element_t<I, Fields>>>() && ...);
-    }(std::make_index_sequence<std::tuple_size_v<Fields>>{});
-  } else {
-    return false;
-  }
-}
-
 template <class First, class... Others>
 class ConcatDataset {
  public:
@@ -168,7 +149,7 @@ class ConcatDataset {
     }
   }
   using Rows = decltype(rows_of(std::declval<const First&>()));
-  static_assert(!kBatches || is_all_tensors<Rows>(),
+  static_assert(!kBatches || is_of_tensors<Rows, /*kInLists=*/false>(),
                 "get_batch() of the datasets that are joined must return tensors, tuples of them, "
                 "or plain structs of them");
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 
 #include "muster/base/error.h"
@@ -98,6 +99,14 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
     if (result != Z_OK)
       refuse_gzip(name, cat("damaged data (", fault_of(stream), ")"));
   }
+}
+
+// A plain file is preferred, since it needs no unpacking.
+std::optional<std::string> find_data_file(const std::string& path) {
+  for (const char* ending : {"", ".gz"})
+    if (std::filesystem::exists(path + ending))
+      return path + ending;
+  return std::nullopt;
 }
 
 std::string read_data_file(const std::string& path, uint64_t max_bytes) {

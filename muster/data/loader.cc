@@ -394,8 +394,7 @@ void check_weight_read(const StepWeight& weight, int64_t batch) {
 }
 
 // Called in a handler: the error that is being handled becomes the cause.
-void fail_loading(const std::string& what) {
-  ErrorCode code = ErrorCode::backend_failed;
+void fail_within(const std::string& where, ErrorCode code) {
   std::string why;
   try {
     throw;
@@ -408,7 +407,11 @@ void fail_loading(const std::string& what) {
   } catch (...) {
     why = text_of_current_exception();
   }
-  std::throw_with_nested(Error(code, cat("data loader: ", what, ": ", why)));
+  std::throw_with_nested(Error(code, cat(where, ": ", why)));
+}
+
+void fail_loading(const std::string& what) {
+  fail_within(cat("data loader: ", what), ErrorCode::backend_failed);
 }
 
 void fail_sample(int64_t sample, const WorkerPlace& place) {

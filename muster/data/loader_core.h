@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/base/no_copy.h"
 #include "muster/data/batch.h"
 #include "muster/data/batch_places.h"
@@ -228,7 +229,9 @@ void check_same_size(int64_t expected, int64_t size);
 // Throws: failed_precondition if gradients are computed and a weight other than 1 was not read.
 void check_weight_read(const StepWeight& weight, int64_t batch);
 
-// Call it in a handler: rethrows the exception with `what`, or the sample and the worker, in front.
+// Call it in a handler: rethrows the exception with `where` in front. `code`: of one that has none.
+[[noreturn]] void fail_within(const std::string& where, ErrorCode code);
+// The same with `what`, or the sample and the worker.
 [[noreturn]] void fail_loading(const std::string& what);
 [[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
 [[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);

@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -35,13 +36,9 @@ uint32_t big_endian(const std::string& bytes, size_t at) {
 
 // Finds the file under any of its spellings: with - or . before idx, plain or compressed.
 std::string find_file(const std::string& folder, const std::string& part, int dimensions) {
-  for (const char* separator : {"-", "."}) {
-    for (const char* ending : {"", ".gz"}) {
-      std::string path = cat(folder, "/", part, separator, "idx", dimensions, "-ubyte", ending);
-      if (std::filesystem::exists(path))
-        return path;
-    }
-  }
+  for (const char* separator : {"-", "."})
+    if (auto path = find_data_file(cat(folder, "/", part, separator, "idx", dimensions, "-ubyte")))
+      return std::move(*path);
   throw Error(ErrorCode::io,
               "mnist: expected '",
               part,

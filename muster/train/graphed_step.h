@@ -26,7 +26,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -36,7 +35,6 @@
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/data/batch.h"
 #include "muster/data/collate.h"
-#include "muster/data/fields.h"
 #include "muster/optim/device_step.h"
 #include "muster/train/ema.h"
 #include "muster/train/several.h"
@@ -44,25 +42,6 @@
 #include "muster/train/step_model.h"
 
 namespace muster {
-
-// Whether a batch is made of tensors, with nothing beside them that a graph would keep as it was.
-template <class B>
-constexpr bool is_of_tensors() {
-  const auto all = []<class... Part>(std::type_identity<std::tuple<Part...>>) {
-    return (is_of_tensors<std::remove_cvref_t<Part>>() && ...);
-  };
-  if constexpr (std::is_same_v<B, at::Tensor>) {
-    return true;
-  } else if constexpr (collation::kVector<B>) {
-    return is_of_tensors<typename B::value_type>();
-  } else if constexpr (requires { std::tuple_size<B>::value; }) {
-    return all(std::type_identity<decltype(std::tuple_cat(std::declval<B>()))>{});
-  } else if constexpr (PlainStruct<B>) {
-    return all(std::type_identity<decltype(fields_of(std::declval<B&>()))>{});
-  } else {
-    return false;
-  }
-}
 
 class GraphedStep : NoCopy {
  public:

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <map>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -248,6 +249,16 @@ TEST_F(WebShardsTest, OtherRanksReadWhatIsLeftOnce) {
     EXPECT_EQ(chances, by_one) << "a buffer of " << buffer;
     EXPECT_GT(by_one.size(), 45U);
   }
+}
+
+TEST_F(WebShardsTest, OutOfMemoryIsNoBadSample) {
+  const auto decode = [](const WebSample& sample, Generator& /*rng*/) -> int64_t {
+    if (sample.key == sample_key(0, 1))
+      throw std::bad_alloc();
+    return std::stol(sample.file("cls"));
+  };
+  StreamLoader loader(WebShards(put_shards(1, 3), decode), {.batch_size = 3, .skip_bad = true});
+  EXPECT_THAT(message_of([&] { loader.begin(); }), HasSubstr("out of memory"));
 }
 
 TEST_F(WebShardsTest, NamesShardAndSampleOfWhatIsCutShort) {

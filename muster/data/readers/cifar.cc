@@ -6,8 +6,6 @@
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <optional>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -23,19 +21,9 @@ namespace {
 
 constexpr uint64_t kMaxCifarBytes = uint64_t{1} << 30;
 
-// A plain file is preferred, since it needs no unpacking.
-std::optional<std::string> find_cifar(const std::string& folder, const std::string& name) {
-  for (const char* ending : {"", ".gz"}) {
-    std::string path = cat(folder, "/", name, ending);
-    if (std::filesystem::exists(path))
-      return path;
-  }
-  return std::nullopt;
-}
-
 // Returns the path, or refuses the folder that lacks the file.
 std::string need_cifar(const std::string& folder, const std::string& name) {
-  if (const auto path = find_cifar(folder, name))
+  if (const auto path = find_data_file(cat(folder, "/", name)))
     return *path;
   throw Error(ErrorCode::io,
               "cifar: expected '",
@@ -74,7 +62,7 @@ TensorDataset read_files(const std::vector<std::string>& paths,
 DatasetSplit read_cifar10(const std::string& folder, const CifarOptions& options) {
   std::vector<std::string> train{need_cifar(folder, "data_batch_1.bin")};
   for (int batch = 2; batch <= 5; ++batch)
-    if (const auto path = find_cifar(folder, cat("data_batch_", batch, ".bin")))
+    if (const auto path = find_data_file(cat(folder, "/data_batch_", batch, ".bin")))
       train.push_back(*path);
   const CifarKind kind;
   return {read_files(train, kind, options.bytes),

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <variant>
 
 #include "muster/base/error.h"
@@ -136,11 +137,10 @@ TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& option
 std::vector<std::string> csv_classes(const std::string& path, const CsvOptions& options) {
   const std::string bytes = read_data_file(path, options.max_bytes);
   const CsvText text(bytes, path, options.format, asks_by_name(options));
-  std::vector<std::string> classes = text.texts(label_column(text, options));
+  const auto texts = text.texts(label_column(text, options));
+  std::set<std::string> classes(texts.begin(), texts.end());
   std::erase_if(classes, is_missing_in_csv);
-  std::sort(classes.begin(), classes.end());
-  classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
-  return classes;
+  return {classes.begin(), classes.end()};
 }
 
 }  // namespace muster

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -142,19 +141,8 @@ std::vector<std::string> tars_in(const std::string& folder) {
 
 }  // namespace
 
-// The caller is in a handler, whose error becomes the cause.
 void fail_web_sample(const WebSample& sample) {
-  ErrorCode code = ErrorCode::invalid_argument;
-  std::string why;
-  try {
-    throw;
-  } catch (const Error& error) {
-    code = error.code();
-    why = error.what();
-  } catch (...) {
-    why = text_of_current_exception();
-  }
-  std::throw_with_nested(Error(code, cat("web shards: sample ", sample.place(), ": ", why)));
+  fail_within(cat("web shards: sample ", sample.place()), ErrorCode::invalid_argument);
 }
 
 bool WebSample::has(std::string_view ending) const {

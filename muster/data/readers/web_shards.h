@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -56,6 +57,8 @@ class WebShards : public Stream<std::invoke_result_t<const Decode&, const WebSam
       Generator rng(part_.seed, part_.epoch, sample->number);
       try {
         return decode_(*sample, rng);
+      } catch (const std::bad_alloc&) {
+        throw;  // the sample is not bad
       } catch (...) {
         fail_web_sample(*sample);
       }
