@@ -82,7 +82,7 @@ TrainStepOptions without_averages(TrainStepOptions options) {
   return options;
 }
 
-c10::Device device_of(const Several<torch::optim::Optimizer>& optimizers) {
+c10::Device device_of(const Optimizers& optimizers) {
   std::optional<c10::Device> found;
   for (const torch::optim::Optimizer* optimizer : optimizers) {
     for (const auto& group : optimizer->param_groups()) {
@@ -98,9 +98,7 @@ c10::Device device_of(const Several<torch::optim::Optimizer>& optimizers) {
 
 }  // namespace
 
-GraphedStep::GraphedStep(StepModels models,
-                         Several<torch::optim::Optimizer> optimizers,
-                         const TrainStepOptions& options)
+GraphedStep::GraphedStep(StepModels models, Optimizers optimizers, const TrainStepOptions& options)
     : models_(std::move(models)),
       frozen_(options.frozen),
       optimizers_(std::move(optimizers)),
@@ -376,11 +374,11 @@ uint64_t GraphedStep::num_reducers_made() const {
 void GraphedStep::forget_graph() {
   ++graphs_forgotten_;
   log(graphs_forgotten_ == 1 ? LogLevel::info : LogLevel::warn,
-      cat("GraphedStep: a model or optimizer has other memory, options or modes than the captured "
-          "step, so the steps begin anew (",
-          graphs_forgotten_,
-          " so far)",
-          place()));
+      "GraphedStep: a model or optimizer has other memory, options or modes than the captured "
+      "step, so the steps begin anew (",
+      graphs_forgotten_,
+      " so far)",
+      place());
   graph_.reset();
   numbers_.clear();
   inputs_.clear();

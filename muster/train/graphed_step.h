@@ -52,9 +52,7 @@ class GraphedStep : NoCopy {
   // devices, a wrapped model with find_unused_parameters, static_graph, a hook, verify_every,
   // BucketCap::automatic() or a backend other than NCCL, and `unreduced` in a job of several ranks
   // without a group.
-  GraphedStep(StepModels models,
-              Several<torch::optim::Optimizer> optimizers,
-              const TrainStepOptions& options = {});
+  GraphedStep(StepModels models, Optimizers optimizers, const TrainStepOptions& options = {});
   ~GraphedStep();
 
   // Runs a step, and returns the loss as TrainStep does: a tensor of the caller's own.
@@ -129,7 +127,7 @@ class GraphedStep : NoCopy {
   std::string place() const { return step_->place(); }
 
   StepModels models_, frozen_;
-  Several<torch::optim::Optimizer> optimizers_;
+  Optimizers optimizers_;
   Several<Ema> ema_;
   c10::Device device_;
   std::unique_ptr<TrainStep> step_;

@@ -24,21 +24,22 @@ namespace muster {
 
 namespace {
 
-[[noreturn]] void refuse_addition(const std::string& owner, const std::string& what) {
-  throw invalid_argument(owner, ": expected ", what);
+template <class... Parts>
+[[noreturn]] void refuse_addition(const std::string& owner, const Parts&... parts) {
+  throw invalid_argument(owner, ": expected ", parts...);
 }
 
 // Throws: invalid_argument unless the tensor has one element.
 void check_is_number(const char* name, const at::Tensor& tensor) {
   if (tensor.defined() && tensor.numel() == 1)
     return;
-  refuse_addition("mean",
-                  cat("a ",
-                      name,
-                      " of one element, got ",
-                      tensor.defined() ? cat("shape [", sizes_text(tensor), "]")
-                                       : std::string("an undefined tensor"),
-                      "; add values without a count, or their mean"));
+  refuse_addition(
+      "mean",
+      "a ",
+      name,
+      " of one element, got ",
+      tensor.defined() ? cat("shape [", sizes_text(tensor), "]") : "an undefined tensor",
+      "; add values without a count, or their mean");
 }
 
 at::Tensor pair_of(const at::Tensor& sum, const at::Tensor& count) {
@@ -87,15 +88,15 @@ at::Tensor predicted_classes(const at::Tensor& predicted,
   if (are_logits)
     return likeliest_classes(predicted);
   refuse_addition("confusion matrix",
-                  cat("logits […, ",
-                      classes,
-                      "] or whole numbers […], and labels […], got ",
-                      c10::toString(predicted.scalar_type()),
-                      " [",
-                      sizes_text(predicted),
-                      "] and [",
-                      sizes_text(labels),
-                      "]; move the classes to the end, as by logits.movedim(1, -1)"));
+                  "logits […, ",
+                  classes,
+                  "] or whole numbers […], and labels […], got ",
+                  c10::toString(predicted.scalar_type()),
+                  " [",
+                  sizes_text(predicted),
+                  "] and [",
+                  sizes_text(labels),
+                  "]; move the classes to the end, as by logits.movedim(1, -1)");
 }
 
 }  // namespace
@@ -108,11 +109,11 @@ void SumMetric::reset() {
 void SumMetric::add_sums(const at::Tensor& more) {
   if (more.sizes() != at::IntArrayRef(shape_)) {
     refuse_addition("metric",
-                    cat("sums of shape [",
-                        join(shape_, ", "),
-                        "], got [",
-                        sizes_text(more),
-                        "]; give the constructor their shape"));
+                    "sums of shape [",
+                    join(shape_, ", "),
+                    "], got [",
+                    sizes_text(more),
+                    "]; give the constructor their shape");
   }
   const at::NoGradGuard no_grad;
   const at::Tensor value = more.detach().to(at::kDouble);
@@ -159,7 +160,7 @@ void Mean::add(const at::Tensor& mean, const at::Tensor& count) {
 
 void Mean::add(const at::Tensor& mean, double count) {
   if (!(count >= 0))
-    refuse_addition("mean", cat("a count of 0 or more, got ", count, "; give that of the values"));
+    refuse_addition("mean", "a count of 0 or more, got ", count, "; give that of the values");
   check_is_number("mean", mean);
   add(mean, number_like(count, mean));
 }
@@ -171,7 +172,7 @@ double Mean::count() const {
 // The sums: hits, labels that count, and those of them that are no class.
 Accuracy::Accuracy(const AccuracyOptions& options) : SumMetric({3}), options_(options) {
   if (options.top < 1)
-    refuse_addition("accuracy", cat("top of 1 or more, got ", options.top, "; 1 is the default"));
+    refuse_addition("accuracy", "top of 1 or more, got ", options.top, "; 1 is the default");
 }
 
 void Accuracy::add(const at::Tensor& logits, const at::Tensor& labels) {
@@ -188,11 +189,10 @@ void Accuracy::reduce(ProcessGroup& group) {
   SumMetric::reduce(group);
   const auto outside = sums()[2].item<double>();
   if (outside > 0)
-    refuse_addition(
-        "accuracy",
-        cat("labels that are classes, from 0 on, got ",
-            outside,
-            " others on all ranks; number the classes from 0, or give the ignore_index"));
+    refuse_addition("accuracy",
+                    "labels that are classes, from 0 on, got ",
+                    outside,
+                    " others on all ranks; number the classes from 0, or give the ignore_index");
 }
 
 double Accuracy::count() const {
@@ -203,8 +203,7 @@ double Accuracy::count() const {
 ConfusionMatrix::ConfusionMatrix(int64_t classes, std::optional<int64_t> ignore_index)
     : SumMetric({classes * classes + 2}), classes_(classes), ignore_index_(ignore_index) {
   if (classes < 1)
-    refuse_addition("confusion matrix",
-                    cat("1 class or more, got ", classes, "; give their number"));
+    refuse_addition("confusion matrix", "1 class or more, got ", classes, "; give their number");
 }
 
 void ConfusionMatrix::add(const at::Tensor& predicted, const at::Tensor& labels) {
@@ -232,11 +231,11 @@ void ConfusionMatrix::reduce(ProcessGroup& group) {
   if (outside == 0)
     return;
   refuse_addition("confusion matrix",
-                  cat("labels and predictions from 0 to ",
-                      classes_ - 1,
-                      ", got ",
-                      outside,
-                      " pairs with others on all ranks; give more classes, or the ignore_index"));
+                  "labels and predictions from 0 to ",
+                  classes_ - 1,
+                  ", got ",
+                  outside,
+                  " pairs with others on all ranks; give more classes, or the ignore_index");
 }
 
 at::Tensor ConfusionMatrix::value() const {
@@ -251,20 +250,20 @@ at::Tensor label_hits(const std::string& owner,
   const bool fits = dims >= 0 && logits.sizes().slice(0, dims) == labels.sizes();
   if (!fits || k < 1 || k > logits.size(-1)) {
     refuse_addition(owner,
-                    cat("logits […, classes], labels […] and k from 1 to the classes, got [",
-                        sizes_text(logits),
-                        "], [",
-                        sizes_text(labels),
-                        "] and ",
-                        k,
-                        "; move the classes to the end, as by logits.movedim(1, -1)"));
+                    "logits […, classes], labels […] and k from 1 to the classes, got [",
+                    sizes_text(logits),
+                    "], [",
+                    sizes_text(labels),
+                    "] and ",
+                    k,
+                    "; move the classes to the end, as by logits.movedim(1, -1)");
   }
   if (logits.size(-1) < 2)
     refuse_addition(owner,
-                    cat("logits of 2 classes or more, got [",
-                        sizes_text(logits),
-                        "], of which the one class is always the likeliest; with one logit for two "
-                        "classes take Mean, and add (logits.squeeze(-1) > 0).eq(labels)"));
+                    "logits of 2 classes or more, got [",
+                    sizes_text(logits),
+                    "], of which the one class is always the likeliest; with one logit for two "
+                    "classes take Mean, and add (logits.squeeze(-1) > 0).eq(labels)");
   if (k == 1)
     return likeliest_classes(logits).eq(labels);
   const auto [largest, classes] = logits.topk(k, -1);

@@ -40,8 +40,9 @@ constexpr const char* kWritten = "written";  // the last line's number, in the s
 constexpr const char* kTimeShares = "time/";
 
 // All mistakes of callers are told in the same way.
-[[noreturn]] void refuse_metric(const std::string& what) {
-  throw invalid_argument("metrics: ", what);
+template <class... Parts>
+[[noreturn]] void refuse_metric(const Parts&... parts) {
+  throw invalid_argument("metrics: expected ", parts...);
 }
 
 // The path, in a folder that is there.
@@ -73,11 +74,11 @@ bool is_time_share(const std::string& name) {
 void check_count(const std::string& name, double count) {
   if (count >= 0 && std::isfinite(count))
     return;
-  refuse_metric(cat("expected a count of 0 samples or more for '",
-                    name,
-                    "', got ",
-                    count,
-                    "; pass the number of samples that the mean is over"));
+  refuse_metric("a count of 0 samples or more for '",
+                name,
+                "', got ",
+                count,
+                "; pass the number of samples that the mean is over");
 }
 
 at::Tensor in_double(const at::Tensor& value) {
@@ -102,8 +103,7 @@ double MetricValues::operator[](const std::string& name) const {
       return value;
     names.push_back(known);
   }
-  refuse_metric(cat(
-      "expected one of ", join(names, ", "), ", got '", name, "'; add to it before it is written"));
+  refuse_metric("one of ", join(names, ", "), ", got '", name, "'; add to it before it is written");
 }
 
 // Every rank knows the path, since every rank is asked for the last line at a save.
@@ -144,21 +144,21 @@ Metrics::Entry& Metrics::entry(const std::string& name, Kind kind) {
   if (found != entries_.end()) {
     if (found->second.kind == kind)
       return found->second;
-    refuse_metric(cat("expected '",
-                      name,
-                      "' to be a ",
-                      name_of(found->second.kind),
-                      " as before, got a ",
-                      name_of(kind),
-                      "; give them different names"));
+    refuse_metric("'",
+                  name,
+                  "' to be a ",
+                  name_of(found->second.kind),
+                  " as before, got a ",
+                  name_of(kind),
+                  "; give them different names");
   }
   const bool is_printable = !name.empty() && printable(name) == name;
   if (!is_printable || name == "step" || is_time_share(name)) {
     refuse_metric(
-        cat("expected a name of printable characters that is not 'step' or that of a share of the "
-            "time, got '",
-            printable(name),
-            "'; choose another"));
+        "a name of printable characters that is not 'step' or that of a share of the "
+        "time, got '",
+        printable(name),
+        "'; choose another");
   }
   order_.push_back(name);
   return entries_[name] = {.kind = kind, .on_device = {}, .on_host = nothing(kind)};
@@ -329,17 +329,17 @@ void Metrics::check_names(const std::vector<std::string>& messages) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     if (names_in(messages[rank]) == names)
       continue;
-    refuse_metric(cat("expected the same names on all ranks, got '",
-                      names,
-                      "' on rank ",
-                      group_.job_rank(0),
-                      " and '",
-                      names_in(messages[rank]),
-                      "' on rank ",
-                      group_.job_rank(rank),
-                      " (rank ",
-                      group_.job_rank(),
-                      "); add to the same metrics on every rank before they are written"));
+    refuse_metric("the same names on all ranks, got '",
+                  names,
+                  "' on rank ",
+                  group_.job_rank(0),
+                  " and '",
+                  names_in(messages[rank]),
+                  "' on rank ",
+                  group_.job_rank(rank),
+                  " (rank ",
+                  group_.job_rank(),
+                  "); add to the same metrics on every rank before they are written");
   }
 }
 
@@ -403,8 +403,7 @@ Metrics::Kind Metrics::kind_named(const std::string& name) {
   for (const Kind kind : {Kind::mean, Kind::sum, Kind::max, Kind::min})
     if (name == name_of(kind))
       return kind;
-  refuse_metric(
-      cat("expected a mean, sum, max or min in the saved state, got a '", printable(name), "'"));
+  refuse_metric("a mean, sum, max or min in the saved state, got a '", printable(name), "'");
 }
 
 void Metrics::load_state(const SavedState& state) {
@@ -452,9 +451,9 @@ void Metrics::check_extra(const MetricValues::Pairs& extra) const {
   for (const auto& [name, value] : extra) {
     if (name != "step" && !entries_.contains(name) && !is_time_share(name))
       continue;
-    refuse_metric(cat("expected extra numbers with names of their own, got '",
-                      printable(name),
-                      "', which the line has already; choose another"));
+    refuse_metric("extra numbers with names of their own, got '",
+                  printable(name),
+                  "', which the line has already; choose another");
   }
 }
 
@@ -539,8 +538,7 @@ std::optional<MetricValues> Metrics::write_every(int64_t n,
                                                  int64_t step,
                                                  const MetricValues::Pairs& extra) {
   if (n < 1)
-    refuse_metric(
-        cat("expected to write every step or less often, got every ", n, "; pass 1 or more"));
+    refuse_metric("to write every step or less often, got every ", n, "; pass 1 or more");
   std::optional<MetricValues> values;
   if (step % n == 0) {
     values = write(step, extra);

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/optimizer_parameters.h"
 
 namespace muster {
 
@@ -26,11 +26,6 @@ struct RateOwners {
 };
 
 }  // namespace
-
-std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer) {
-  return mapped(optimizer.param_groups(),
-                [&](const auto& group) { return group.options().get_lr(); });
-}
 
 std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, std::string kind) {
   auto& all = RateOwners::instance();

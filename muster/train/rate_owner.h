@@ -15,8 +15,6 @@ struct RateOwner {
   std::vector<double> rates;  // of the groups, as it has set them last
 };
 
-std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer);
-
 // Makes the owner of the optimizer's rates. The optimizer is free again when the last copy of what
 // is returned goes. Throws: failed_precondition if it has an owner whose rates it still has.
 std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, std::string kind);

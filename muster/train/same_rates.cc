@@ -4,26 +4,25 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/optimizer_parameters.h"
 
 namespace muster {
 
 namespace {
 
 // Rates are compared as text: ranks then differ exactly where the error shows a difference.
-std::string rates_of(const Several<torch::optim::Optimizer>& optimizers) {
-  std::vector<std::string> rates;
-  for (torch::optim::Optimizer* const optimizer : optimizers) {
-    for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups())
-      rates.push_back(cat(group.options().get_lr()));
-  }
+std::string rates_of(const Optimizers& optimizers) {
+  const auto rates = concatenated(
+      optimizers, [](torch::optim::Optimizer* optimizer) { return rates_of_groups(*optimizer); });
   return join(rates, ", ");
 }
 
 }  // namespace
 
 void expect_same_rates(ProcessGroup& group,
-                       const Several<torch::optim::Optimizer>& optimizers,
+                       const Optimizers& optimizers,
                        const std::string& place) {
   const std::vector<std::string> all = group.all_gather_bytes(rates_of(optimizers), "rates");
   for (size_t rank = 1; rank < all.size(); ++rank) {

@@ -13,8 +13,6 @@ namespace muster {
 
 // Compares the learning rates of all groups. `place` is for the message.
 // Collective: yes. Throws: failed_precondition on every rank if they differ.
-void expect_same_rates(ProcessGroup& group,
-                       const Several<torch::optim::Optimizer>& optimizers,
-                       const std::string& place);
+void expect_same_rates(ProcessGroup& group, const Optimizers& optimizers, const std::string& place);
 
 }  // namespace muster

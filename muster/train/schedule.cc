@@ -11,6 +11,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/optimizer_parameters.h"
 #include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/train/rate_owner.h"
 

@@ -6,6 +6,10 @@
 #include <utility>
 #include <vector>
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace muster {
 
 template <class Part>
@@ -25,5 +29,7 @@ class Several {
  private:
   std::vector<Part*> parts_;
 };
+
+using Optimizers = Several<torch::optim::Optimizer>;
 
 }  // namespace muster

@@ -61,14 +61,13 @@ class FreezeGuard : NoCopy {
 };
 
 // Returns the parameters of all optimizers, in their order.
-std::vector<at::Tensor> parameters_of_all(const Several<torch::optim::Optimizer>& optimizers) {
+std::vector<at::Tensor> parameters_of_all(const Optimizers& optimizers) {
   return concatenated(optimizers,
                       [](torch::optim::Optimizer* optimizer) { return parameters_of(*optimizer); });
 }
 
 // Whether the optimizers still have these parameters and no others.
-bool has_the_same(const std::vector<at::Tensor>& parameters,
-                  const Several<torch::optim::Optimizer>& optimizers) {
+bool has_the_same(const std::vector<at::Tensor>& parameters, const Optimizers& optimizers) {
   return std::ranges::equal(
       parameters,
       parameters_of_all(optimizers),
@@ -142,8 +141,7 @@ void check_loss_is_scalar(const at::Tensor& loss, const std::string& place) {
 
 // Returns the optimizers as those that can leave out a step on the device; none if one cannot. A
 // class that is derived from them may have a step() of its own, which is to be called.
-std::vector<optim::DeviceStep*> device_steps_of(
-    const Several<torch::optim::Optimizer>& optimizers) {
+std::vector<optim::DeviceStep*> device_steps_of(const Optimizers& optimizers) {
   std::vector<optim::DeviceStep*> found;
   for (torch::optim::Optimizer* optimizer : optimizers) {
     auto* const device_step = dynamic_cast<optim::DeviceStep*>(optimizer);
@@ -155,7 +153,7 @@ std::vector<optim::DeviceStep*> device_steps_of(
 }
 
 // Refuses LBFGS, which evaluates the loss as often as it likes in its own step.
-void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
+void check_steps_alone(const Optimizers& optimizers) {
   for (const torch::optim::Optimizer* optimizer : optimizers) {
     if (dynamic_cast<const torch::optim::LBFGS*>(optimizer) == nullptr)
       continue;
@@ -169,9 +167,7 @@ void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
 
 }  // namespace
 
-TrainStep::TrainStep(StepModels models,
-                     Several<torch::optim::Optimizer> optimizers,
-                     const TrainStepOptions& options)
+TrainStep::TrainStep(StepModels models, Optimizers optimizers, const TrainStepOptions& options)
     : models_(std::move(models)),
       optimizers_(std::move(optimizers)),
       options_(options),

@@ -103,9 +103,7 @@ class TrainStep : NoCopy {
   // the optimizers have twice, in a job of several ranks for one that no wrapped or sharded model
   // has (unless `unreduced`), for clip together with clip_norm, for go_back without its function,
   // and for sharded gradients with clip_norm or without a group.
-  TrainStep(StepModels models,
-            Several<torch::optim::Optimizer> optimizers,
-            const TrainStepOptions& options = {});
+  TrainStep(StepModels models, Optimizers optimizers, const TrainStepOptions& options = {});
   // Logs an error for gradients that were not finite and that no call has told of yet. Blocking:
   // for the GPU.
   ~TrainStep();
@@ -218,7 +216,7 @@ class TrainStep : NoCopy {
   bool waits() const { return scales() || options_.on_nonfinite != OnNonfinite::ignore; }
 
   StepModels models_;
-  Several<torch::optim::Optimizer> optimizers_;
+  Optimizers optimizers_;
   TrainStepOptions options_;
   std::optional<ProcessGroup> group_;  // of the first wrapped model
   Tensors parameters_;                 // of all optimizers, each once

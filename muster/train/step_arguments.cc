@@ -62,8 +62,7 @@ void check_each_once(const StepModels& models, const Tensors& parameters) {
   });
 }
 
-void check_trains_models(const StepModels& models,
-                         const Several<torch::optim::Optimizer>& optimizers) {
+void check_trains_models(const StepModels& models, const Optimizers& optimizers) {
   const ParameterSet of_models =
       parameters_of_models(models, [](const StepModel&) { return true; });
   const auto is_of_models = [&](const at::Tensor& parameter) {
@@ -162,8 +161,7 @@ void check_way_back(const TrainStepOptions& options) {
 }
 
 // Such a schedule would change another step's rates as often as this one steps.
-void check_schedules(const Several<Schedule>& schedules,
-                     const Several<torch::optim::Optimizer>& optimizers) {
+void check_schedules(const Several<Schedule>& schedules, const Optimizers& optimizers) {
   for (Schedule* const schedule : schedules) {
     const bool is_of_these =
         std::ranges::any_of(optimizers, [&](const torch::optim::Optimizer* optimizer) {

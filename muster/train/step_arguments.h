@@ -22,8 +22,7 @@ struct TrainStepOptions;
 void check_each_once(const StepModels& models, const Tensors& parameters);
 
 // Throws: invalid_argument for an optimizer that has no parameter of the models.
-void check_trains_models(const StepModels& models,
-                         const Several<torch::optim::Optimizer>& optimizers);
+void check_trains_models(const StepModels& models, const Optimizers& optimizers);
 
 // Whether wrapped models have all of these parameters.
 bool are_all_wrapped(const StepModels& models, const Tensors& parameters);
@@ -41,7 +40,6 @@ void check_layer_parts(const Tensors& parameters, const TrainStepOptions& option
 void check_way_back(const TrainStepOptions& options);
 
 // Throws: invalid_argument for a schedule of another optimizer.
-void check_schedules(const Several<Schedule>& schedules,
-                     const Several<torch::optim::Optimizer>& optimizers);
+void check_schedules(const Several<Schedule>& schedules, const Optimizers& optimizers);
 
 }  // namespace muster

@@ -151,11 +151,11 @@ void Checkpoints::warn_of_other_saver() {
   if (other.empty())
     return;
   log(LogLevel::warn,
-      cat("checkpoints: another job saves into '",
-          folder,
-          "' (",
-          other,
-          "): this one can load there, and is refused when it saves"));
+      "checkpoints: another job saves into '",
+      folder,
+      "' (",
+      other,
+      "): this one can load there, and is refused when it saves");
 }
 
 const std::string& Checkpoints::path() const {
@@ -284,7 +284,8 @@ bool Checkpoints::load_saved() {
     loaded = load_where_asked();
   if (group().rank() == 0)
     log(LogLevel::info,
-        cat("resume: ", loaded ? loaded->path : "no checkpoint yet in " + options.folder));
+        "resume: ",
+        loaded ? loaded->path : "no checkpoint yet in " + options.folder);
   if (!loaded)
     return false;
   for (const PartPlace place : {PartPlace::of_training, PartPlace::of_data})
@@ -344,11 +345,11 @@ int64_t Checkpoints::go_back(int64_t steps) {
     keep(last_step_);  // what is in memory is what it goes back from
   if (group().rank() == 0) {
     log(LogLevel::warn,
-        cat("training goes back from step ",
-            last_step_,
-            " to ",
-            loaded->path,
-            ", and on with the data that follow"));
+        "training goes back from step ",
+        last_step_,
+        " to ",
+        loaded->path,
+        ", and on with the data that follow");
   }
   return loaded->position.step;
 }
@@ -386,7 +387,7 @@ bool Checkpoints::restore_kept() {
   *branch_ = kept.branch;
   step_ = last_step_ = kept.image.position.step;
   if (group().rank() == 0)
-    log(LogLevel::info, cat("resume: ", restored->name));
+    log(LogLevel::info, "resume: ", restored->name);
   return true;
 }
 
@@ -401,11 +402,11 @@ void Checkpoints::warn_within_step(int64_t step) {
   if (!is_news || group().rank() != 0)
     return;
   log(LogLevel::warn,
-      cat("checkpoints: expected to save after the last batch of a step, got a save within the one "
-          "after step ",
-          step,
-          ", whose first batches come again after a resume; call it after the last: "
-          "if (!batch.last) continue;"));
+      "checkpoints: expected to save after the last batch of a step, got a save within the one "
+      "after step ",
+      step,
+      ", whose first batches come again after a resume; call it after the last: "
+      "if (!batch.last) continue;");
 }
 
 // No gradient is recorded for what is copied.
@@ -474,7 +475,7 @@ bool Checkpoints::save_or_stop(int64_t step) {
     save(step);
   finish();
   if (group().rank() == 0)
-    log(LogLevel::info, cat("stopped after step ", step, ", which is saved: ", path()));
+    log(LogLevel::info, "stopped after step ", step, ", which is saved: ", path());
   return true;
 }
 

@@ -7,14 +7,14 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/training/optimizer_parameters.h"
 
 namespace muster {
 
 // An optimizer without a schedule has its rates in its groups' options.
 LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimizer& optimizer) {
   const auto get = [&optimizer] {
-    return mapped(optimizer.param_groups(),
-                  [&](const auto& group) { return group.options().get_lr(); });
+    return rates_of_groups(optimizer);
   };
   const auto set = [&optimizer](const std::vector<double>& rates) {
     auto& groups = optimizer.param_groups();

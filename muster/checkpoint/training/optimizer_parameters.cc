@@ -16,6 +16,11 @@ Tensors parameters_of(torch::optim::Optimizer& optimizer) {
                       [](const auto& group) -> const auto& { return group.params(); });
 }
 
+std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer) {
+  return mapped(optimizer.param_groups(),
+                [](const auto& group) { return group.options().get_lr(); });
+}
+
 // Tensors are told apart by their implementation: two handles of one parameter are equal there.
 void require_each_once(const std::string& owner,
                        const Tensors& parameters,

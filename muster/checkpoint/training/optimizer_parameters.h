@@ -15,6 +15,9 @@ namespace muster {
 // An optimizer's parameters, in its groups' order.
 Tensors parameters_of(torch::optim::Optimizer& optimizer);
 
+// Its learning rates, by group.
+std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer);
+
 // An optimizer steps twice on what it has twice, as LibTorch's net->parameters() has a weight that
 // two layers share. `owner` is who asks and `name_of` gives a parameter's name, for messages.
 // Throws: invalid_argument.

@@ -19,8 +19,9 @@ namespace muster {
 
 namespace {
 
-[[noreturn]] void refuse_training(const std::string& what) {
-  throw invalid_argument("checkpoints: expected ", what);
+template <class... Parts>
+[[noreturn]] void refuse_training(const Parts&... parts) {
+  throw invalid_argument("checkpoints: expected ", parts...);
 }
 
 bool names_it(const std::vector<std::string>& names, const std::string& name) {
@@ -36,12 +37,12 @@ Training::Training(ProcessGroup group, CheckpointsOptions options)
     refuse_training("a folder, got none, since this launcher gives none; set .folder");
   if (options_.every < 0 || options_.keep_last < 0) {
     refuse_training(
-        cat("every and keep_last of 0 or more, got ", options_.every, " and ", options_.keep_last));
+        "every and keep_last of 0 or more, got ", options_.every, " and ", options_.keep_last);
   }
   if (options_.every_time.count() < 0)
-    refuse_training(cat("every_time of 0 or more, got ", options_.every_time.count(), " ms"));
+    refuse_training("every_time of 0 or more, got ", options_.every_time.count(), " ms");
   if (options_.in_memory.value_or(0) < 0)
-    refuse_training(cat("in_memory of 0 or more, got ", *options_.in_memory));
+    refuse_training("in_memory of 0 or more, got ", *options_.in_memory);
   add(generators_part(group_));
 }
 
@@ -51,11 +52,11 @@ void Training::check_name(const std::string& name) const {
   const bool is_name = !name.empty() && name.find_first_of("/.") == std::string::npos;
   if (is_name && !is_taken)
     return;
-  refuse_training(cat("a name of its own without '/' and '.', got '",
-                      name,
-                      "'",
-                      is_taken ? ", which another part has" : "",
-                      "; choose another"));
+  refuse_training("a name of its own without '/' and '.', got '",
+                  name,
+                  "'",
+                  is_taken ? ", which another part has" : "",
+                  "; choose another");
 }
 
 void Training::add(std::unique_ptr<TrainingPart> part) {
@@ -165,16 +166,16 @@ void Training::check_named_parts() const {
   const auto check_added = [&](const char* option, const std::vector<std::string>& names) {
     for (const std::string& name : names)
       if (!is_part(name))
-        refuse_training(cat(
-            option, " to name parts that are added, not models or optimizers, got '", name, "'"));
+        refuse_training(
+            option, " to name parts that are added, not models or optimizers, got '", name, "'");
   };
   check_added("new_parts", options_.new_parts);
   check_added("fresh", options_.fresh);
   for (const std::string& name : options_.leave_out)
     if (is_part(name) || models_.has_optimizer(name))
-      refuse_training(cat("leave_out to name parts that are not added, got '",
-                          name,
-                          "'; name it in fresh to begin it anew"));
+      refuse_training("leave_out to name parts that are not added, got '",
+                      name,
+                      "'; name it in fresh to begin it anew");
 }
 
 // Both sides are adjusted by the options and must then be equal: a part that is silently left alone
@@ -199,12 +200,12 @@ void Training::check_parts(const TensorEntries& saved, bool may_begin_anew) cons
   }
   if (mine == theirs)
     return check_needed_numbers(saved, may_begin_anew);
-  refuse_training(cat("a checkpoint with the parts ",
-                      join(mine, ", "),
-                      ", got one with ",
-                      join(theirs, ", "),
-                      "; add what the run that saved it had or name it in leave_out, name what is "
-                      "new in new_parts, or begin anew"));
+  refuse_training("a checkpoint with the parts ",
+                  join(mine, ", "),
+                  ", got one with ",
+                  join(theirs, ", "),
+                  "; add what the run that saved it had or name it in leave_out, name what is "
+                  "new in new_parts, or begin anew");
 }
 
 // Precision of fp16 cannot go on from a training that had no loss scale.
@@ -217,12 +218,12 @@ void Training::check_needed_numbers(const TensorEntries& saved, bool may_begin_a
     for (const std::string& number : part->needed_numbers()) {
       if (has_number(saved, part->name(), number))
         continue;
-      refuse_training(cat("'",
-                          part->name(),
-                          "' to have been saved with the number '",
-                          number,
-                          "', which it needs as it is now, got one without; make it as the run "
-                          "that saved it had it, or name it in fresh"));
+      refuse_training("'",
+                      part->name(),
+                      "' to have been saved with the number '",
+                      number,
+                      "', which it needs as it is now, got one without; make it as the run "
+                      "that saved it had it, or name it in fresh");
     }
   }
 }
