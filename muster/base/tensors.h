@@ -1,6 +1,9 @@
-// LibTorch's tensor, and a list of them as its own functions take and return it.
+// LibTorch's tensor, lists of them as its own functions take and return them, and tensors by name.
 #pragma once
 
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace at {
@@ -11,5 +14,7 @@ namespace muster {
 
 using at::Tensor;
 using Tensors = std::vector<Tensor>;
+using NamedTensors = std::map<std::string, Tensor>;
+using NamedTensorList = std::vector<std::pair<std::string, Tensor>>;  // in a model's order
 
 }  // namespace muster

@@ -16,6 +16,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/image.h"
 #include "muster/checkpoint/model_state.h"
@@ -220,7 +221,7 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
     restore_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors, fill);
   }
   const at::NoGradGuard no_grad;
-  std::map<std::string, at::Tensor> model_by_name;
+  NamedTensors model_by_name;
   for (auto& [name, tensor] : model_tensors(state.model))
     model_by_name.emplace(name, tensor);
   share_tensors(

@@ -12,12 +12,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
-#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -30,8 +28,6 @@
 namespace muster {
 
 namespace {
-
-using ModelTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // The tensors that are read; where `reads` is false, the others.
 TensorEntries entries_to_read(const WeightSource& source, bool reads = true) {
@@ -88,7 +84,7 @@ struct MadeWeights {
 };
 
 // Calls .make with zeros, so that nothing is read and nothing changes.
-MadeWeights try_to_make(const ModelTensors& tensors,
+MadeWeights try_to_make(const NamedTensorList& tensors,
                         const WeightSource& source,
                         const LoadWeightsOptions& options,
                         const std::string& path) {
@@ -173,7 +169,7 @@ bool may_be_missing(const std::string& name) {
 }
 
 // Whether the tensor has been loaded under another of its names, as a tied head has two.
-bool is_loaded_by_another_name(const ModelTensors& tensors,
+bool is_loaded_by_another_name(const NamedTensorList& tensors,
                                const at::Tensor& tensor,
                                const std::vector<std::string>& loaded) {
   const std::set<std::string> names(loaded.begin(), loaded.end());
@@ -234,7 +230,7 @@ void check_names_meet(const LoadedWeights& result, const std::string& path, bool
 void require_readable(const WeightSource& source,
                       const FoundWeights& found,
                       const MadeWeights& made,
-                      const ModelTensors& tensors,
+                      const NamedTensorList& tensors,
                       const LoadWeightsOptions& options,
                       const std::string& path) {
   std::set<std::string> needed;
@@ -251,7 +247,7 @@ void require_readable(const WeightSource& source,
 }
 
 // Finds for each tensor of the model the one of the file, and what is left on either side.
-LoadedWeights compare_with(const ModelTensors& tensors,
+LoadedWeights compare_with(const NamedTensorList& tensors,
                            const FoundWeights& found,
                            const MadeWeights& made,
                            const TensorEntries& entries,
@@ -274,7 +270,7 @@ LoadedWeights compare_with(const ModelTensors& tensors,
     result.loaded.push_back(name);
     left.erase(weight);
   }
-  const std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
+  const NamedTensors by_name(tensors.begin(), tensors.end());
   std::erase_if(result.missing, [&](const std::string& name) {
     return may_be_missing(name) ||
            is_loaded_by_another_name(tensors, by_name.at(name), result.loaded);
@@ -288,8 +284,8 @@ LoadedWeights compare_with(const ModelTensors& tensors,
 }
 
 // The name is one of the model's, so it is found.
-const at::Tensor& named(const ModelTensors& tensors, const std::string& name) {
-  return std::ranges::find(tensors, name, &ModelTensors::value_type::first)->second;
+const at::Tensor& named(const NamedTensorList& tensors, const std::string& name) {
+  return std::ranges::find(tensors, name, &NamedTensorList::value_type::first)->second;
 }
 
 // Refuses two contents for a tensor that the model has under two names.
@@ -381,9 +377,9 @@ TensorEntries share_entries(std::unique_ptr<WeightSource>& source,
 }
 
 // The model's tensors that the caller wants.
-ModelTensors wanted_tensors(const torch::nn::Module& model,
-                            const std::function<bool(const std::string&)>& only) {
-  ModelTensors tensors = model_tensors(model);
+NamedTensorList wanted_tensors(const torch::nn::Module& model,
+                               const std::function<bool(const std::string&)>& only) {
+  NamedTensorList tensors = model_tensors(model);
   if (only)
     std::erase_if(tensors, [&](const auto& item) { return !only(item.first); });
   return tensors;

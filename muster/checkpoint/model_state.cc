@@ -30,8 +30,8 @@ void require_memory(const char* owner, const std::string& name, const at::Tensor
       "while a guard of FullySharded::whole_parameters() lives");
 }
 
-std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+NamedTensorList model_tensors(const torch::nn::Module& model) {
+  NamedTensorList tensors;
   for (const auto& list : {model.named_parameters(), model.named_buffers()}) {
     for (const auto& item : list) {
       if (!item.value().defined())

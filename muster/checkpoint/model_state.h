@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/safetensors.h"
 
 namespace torch::nn {
@@ -26,7 +27,7 @@ void require_memory(const char* owner, const std::string& name, const at::Tensor
 
 // Parameters, then buffers, in registration order, by PyTorch's names; undefined ones are skipped.
 // Throws: as require_memory.
-std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model);
+NamedTensorList model_tensors(const torch::nn::Module& model);
 
 // Throws: invalid_argument naming the first tensor (in the model's order) that the checkpoint lacks
 // or has with another dtype or shape, or else one that the model lacks. `name` names the checkpoint

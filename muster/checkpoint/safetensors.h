@@ -6,17 +6,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <map>
 #include <string>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/durable_file.h"
 #include "muster/checkpoint/files/safetensors_file.h"
 #include "muster/checkpoint/files/safetensors_header.h"
 #include "muster/checkpoint/safetensors_dtype.h"
 
 namespace muster {
-
-using NamedTensors = std::map<std::string, at::Tensor>;
 
 struct SafetensorsContent {
   NamedTensors tensors;  // on the CPU, contiguous, with their own memory

@@ -9,11 +9,13 @@
 #include <map>
 #include <string>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 struct SavedState {
   std::map<std::string, double> numbers = {};  // integers up to 2^53 are exact
-  std::map<std::string, at::Tensor> tensors = {};
+  NamedTensors tensors = {};
   std::map<std::string, std::string> texts = {};  // any bytes
 
   // `owner` is the part that asks, for messages. Throws: invalid_argument if there is no such name.

@@ -15,7 +15,6 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -82,7 +81,7 @@ WrittenFile write_pieces(const std::string& folder,
 TensorPieces piece_copies(const TensorPieces& pieces,
                           const TensorPieces& before,
                           HostCopies& under_way) {
-  std::map<std::string, at::Tensor> old;
+  NamedTensors old;
   for (const TensorPiece& piece : before)
     old.emplace(piece.name, piece.tensor);
   TensorPieces copies = pieces;

@@ -21,8 +21,6 @@ namespace muster {
 
 namespace {
 
-using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
-
 // Lets a walk over the modules meet tensors one after the other, which should be those of a list.
 class Meeting {
  public:

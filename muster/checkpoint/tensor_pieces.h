@@ -8,9 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/elements.h"
 
 namespace torch::nn {
@@ -39,7 +39,7 @@ class TensorsOfModel {
 
  private:
   std::weak_ptr<const torch::nn::Module> model_;
-  std::vector<std::pair<std::string, at::Tensor>> parameters_, buffers_;
+  NamedTensorList parameters_, buffers_;
   mutable std::once_flag told_;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/each_image.h"
 #include "muster/data/transforms.h"
 
@@ -24,7 +25,7 @@ at::Tensor random_crop(
                      cat("images of at least ", height, "x", width, " with padding ", padding),
                      cat("images of height ", images.size(2), " and width ", images.size(3)));
   const auto padded = at::constant_pad_nd(images, {padding, padding, padding, padding});
-  std::vector<at::Tensor> parts;
+  Tensors parts;
   for (int64_t i = 0; i < rngs.size(); ++i) {
     const int64_t top = rngs[i].integer(rows + 1);
     const int64_t left = rngs[i].integer(columns + 1);

@@ -15,6 +15,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 
 namespace muster::transform {
 
@@ -158,7 +159,7 @@ at::Tensor in_parts(const at::Tensor& images, const Part& change) {
     return images;
   if (!images.is_cpu())
     return change(images, mapped_indices(count, std::identity()));
-  std::vector<at::Tensor> changed =
+  Tensors changed =
       mapped_indices(count, [&](int64_t i) { return change(images.narrow(0, i, 1), {i}); });
   return at::cat(changed);
 }

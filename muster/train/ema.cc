@@ -16,6 +16,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/checkpoint/training/swapped_weights.h"
@@ -288,7 +289,7 @@ SavedState Ema::state() const {
   return saved;
 }
 
-std::map<std::string, at::Tensor> Ema::own_tensors() const {
+NamedTensors Ema::own_tensors() const {
   return state().tensors;
 }
 

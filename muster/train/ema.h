@@ -21,10 +21,8 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "muster/base/no_copy.h"
@@ -78,7 +76,7 @@ class Ema : NoCopy {
   Swap swap() { return Swap(*this); }
 
   // The averages by PyTorch's names, parameters then buffers. They share this object's memory.
-  const std::vector<std::pair<std::string, at::Tensor>>& averages() const { return averages_; }
+  const NamedTensorList& averages() const { return averages_; }
   // The averages as pieces of the whole model, with which Checkpoints divides the saving.
   TensorPieces pieces() const;
 
@@ -88,7 +86,7 @@ class Ema : NoCopy {
   // changed.
   void load_state(const SavedState& state);
   // The averages' own memory, which Checkpoints reads a saved state into. Throws: as state().
-  std::map<std::string, at::Tensor> own_tensors() const;
+  NamedTensors own_tensors() const;
 
  private:
   void add(const TensorPiece& weight);
@@ -106,10 +104,10 @@ class Ema : NoCopy {
   Tensors weights_;                    // the model's, each once
   std::vector<std::string> names_;     // the first of each
   std::vector<at::ScalarType> types_;  // of the weights that are averaged
-  Tensors kept_;   // their averages (during a swap, the weights of the same type)
-  Tensors aside_;  // during a swap, the weights of another type
-  std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name
-  TensorPieces pieces_;  // their places in the whole model, without tensors
+  Tensors kept_;              // their averages (during a swap, the weights of the same type)
+  Tensors aside_;             // during a swap, the weights of another type
+  NamedTensorList averages_;  // the same by name
+  TensorPieces pieces_;       // their places in the whole model, without tensors
   std::vector<std::shared_ptr<const TensorsOfModel>> models_;  // that have the weights
   Tensors averaged_weights_, averages_of_those_;
   Tensors copied_weights_, copies_of_those_;

@@ -57,17 +57,17 @@ class FreezeGuard : NoCopy {
   }
 
  private:
-  std::vector<at::Tensor> frozen_;
+  Tensors frozen_;
 };
 
 // Returns the parameters of all optimizers, in their order.
-std::vector<at::Tensor> parameters_of_all(const Optimizers& optimizers) {
+Tensors parameters_of_all(const Optimizers& optimizers) {
   return concatenated(optimizers,
                       [](torch::optim::Optimizer* optimizer) { return parameters_of(*optimizer); });
 }
 
 // Whether the optimizers still have these parameters and no others.
-bool has_the_same(const std::vector<at::Tensor>& parameters, const Optimizers& optimizers) {
+bool has_the_same(const Tensors& parameters, const Optimizers& optimizers) {
   return std::ranges::equal(
       parameters,
       parameters_of_all(optimizers),
@@ -75,7 +75,7 @@ bool has_the_same(const std::vector<at::Tensor>& parameters, const Optimizers& o
 }
 
 // Refuses parameters that this step is to train and to leave alone.
-void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& frozen) {
+void check_not_frozen(const Tensors& trained, const StepModels& frozen) {
   auto seen = mapped_to<std::set<const c10::TensorImpl*>>(
       trained, [&](const at::Tensor& parameter) { return parameter.unsafeGetTensorImpl(); });
   for (const StepModel& model : frozen) {

@@ -118,7 +118,7 @@ Differences compare_tensor(const std::string& name,
                            const TensorEntry& kind,
                            const TensorSource& first,
                            const TensorSource& second,
-                           const std::function<void(size_t)>& on_bytes) {
+                           const OnBytes& on_bytes) {
   Differences found;
   const auto element = static_cast<int64_t>(safetensors_element_size(kind.dtype));
   const int64_t count = tensor_units(kind), at_once = kPieceBytes / element;
@@ -149,7 +149,7 @@ const char* to_string(TensorDifference::Kind kind) {
 // Tensors come in the order of their names, those that only B has last.
 TensorsDifference compare_tensors(const TensorSource& first,
                                   const TensorSource& second,
-                                  const std::function<void(size_t)>& on_bytes) {
+                                  const OnBytes& on_bytes) {
   using Kind = TensorDifference::Kind;
   TensorsDifference result;
   // Appends a row; `a` and `b` are the two kinds.

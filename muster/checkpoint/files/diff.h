@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/checkpoint/files/sha256.h"
 #include "muster/checkpoint/files/tensor_source.h"
 
 namespace muster {
@@ -36,6 +36,6 @@ const char* to_string(TensorDifference::Kind kind);
 // io, invalid_argument.
 TensorsDifference compare_tensors(const TensorSource& first,
                                   const TensorSource& second,
-                                  const std::function<void(size_t)>& on_bytes = {});
+                                  const OnBytes& on_bytes = {});
 
 }  // namespace muster

@@ -122,7 +122,7 @@ std::string folder_of(const std::string& path) {
 void copy_tensor(const TensorSource& from,
                  const ExportedTensor& tensor,
                  DurableFile& to,
-                 const std::function<void(size_t)>& on_bytes) {
+                 const OnBytes& on_bytes) {
   const auto element = static_cast<int64_t>(safetensors_element_size(tensor.entry.dtype));
   const int64_t count = tensor_units(tensor.entry), at_once = kCopiedAtOnce / element;
   std::string piece;
@@ -142,7 +142,7 @@ void copy_tensor(const TensorSource& from,
 size_t export_tensors(const TensorSource& from,
                       const std::string& path,
                       const ExportOptions& options,
-                      const std::function<void(size_t)>& on_bytes) {
+                      const OnBytes& on_bytes) {
   if (const auto holes = from.incomplete(); !holes.empty()) {
     throw invalid_argument("export: expected all of '",
                            shown_text(holes[0]),

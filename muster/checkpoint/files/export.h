@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <string>
 
+#include "muster/checkpoint/files/sha256.h"
 #include "muster/checkpoint/files/tensor_source.h"
 
 namespace muster {
@@ -23,6 +23,6 @@ struct ExportOptions {
 size_t export_tensors(const TensorSource& from,
                       const std::string& path,
                       const ExportOptions& options = {},
-                      const std::function<void(size_t)>& on_bytes = {});
+                      const OnBytes& on_bytes = {});
 
 }  // namespace muster

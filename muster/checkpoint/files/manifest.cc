@@ -280,9 +280,7 @@ void check_size(const std::string& folder, const WrittenFile& file) {
     refuse_manifest(path, cat(file.bytes, " bytes, as the manifest says,"), cat(bytes));
 }
 
-void check_content(const std::string& folder,
-                   const WrittenFile& file,
-                   const std::function<void(size_t)>& on_piece) {
+void check_content(const std::string& folder, const WrittenFile& file, const OnBytes& on_piece) {
   const std::string path = cat(folder, "/", file.name);
   if (sha256_of_file(path, on_piece) != file.sha256)
     refuse_manifest(path, "content with the manifest's checksum", "other content");

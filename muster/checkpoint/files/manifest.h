@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/checkpoint/files/durable_file.h"
+#include "muster/checkpoint/files/sha256.h"
 
 namespace muster {
 
@@ -93,6 +93,6 @@ Manifest read_manifest_alone(const std::string& folder);
 void check_size(const std::string& folder, const WrittenFile& file);
 void check_content(const std::string& folder,
                    const WrittenFile& file,
-                   const std::function<void(size_t)>& on_piece = {});
+                   const OnBytes& on_piece = {});
 
 }  // namespace muster

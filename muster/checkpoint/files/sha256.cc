@@ -49,7 +49,7 @@ std::string Sha256::hex() {
   return to_hex({reinterpret_cast<const char*>(digest), size});
 }
 
-std::string sha256_of_file(const std::string& path, const std::function<void(size_t)>& on_piece) {
+std::string sha256_of_file(const std::string& path, const OnBytes& on_piece) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid())
     fail_errno(cat("cannot open '", path, "'"), errno);

@@ -25,8 +25,10 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
-// The checksum of a whole file, read in pieces; `on_piece` gets the size of each. Throws: io.
-std::string sha256_of_file(const std::string& path,
-                           const std::function<void(size_t)>& on_piece = {});
+// Told the size of each piece that was read.
+using OnBytes = std::function<void(size_t)>;
+
+// The checksum of a whole file, read in pieces. Throws: io.
+std::string sha256_of_file(const std::string& path, const OnBytes& on_piece = {});
 
 }  // namespace muster
