@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -37,26 +38,15 @@ TensorEntries entries_to_read(const WeightSource& source, bool reads = true) {
 }
 
 // Returns the head of a safetensors file that would have all tensors that are read of the source,
-// for the other ranks.
-std::string head_of(const WeightSource& source) {
-  SafetensorsHeader header;
+// for the other ranks, and where the data behind it would end.
+std::pair<std::string, uint64_t> head_of(const WeightSource& source) {
+  SafetensorsHeader header{.tensors = entries_to_read(source), .metadata = {}};
   uint64_t at = 0;
-  for (const auto& [name, kind] : entries_to_read(source)) {
-    TensorEntry entry = kind;
+  for (auto& [name, entry] : header.tensors) {
     entry.begin = at;
-    at += tensor_bytes(entry);
-    entry.end = at;
-    header.tensors.emplace(name, entry);
+    entry.end = at += tensor_bytes(entry);
   }
-  return format_safetensors_header(header);
-}
-
-// The size of the data after that head.
-uint64_t end_of(const WeightSource& source) {
-  uint64_t bytes = 0;
-  for (const auto& [name, kind] : entries_to_read(source))
-    bytes += tensor_bytes(kind);
-  return bytes;
+  return {format_safetensors_header(header), at};
 }
 
 // Throws: invalid_argument if .make has asked for a tensor that is not there.
@@ -355,25 +345,21 @@ void check_stays_finite(const std::string& name,
       "load into a model of bf16 or fp32, and convert what remains small enough");
 }
 
-// Rank 0's file as the others know it.
-struct SharedEntries {
-  std::string head;
-  std::string bytes;  // of the data behind the head
-};
-
 // Opens the files on rank 0, and gives every rank the kinds of their tensors.
 TensorEntries share_entries(std::unique_ptr<WeightSource>& source,
                             const std::string& path,
                             const std::string& part,
                             const Peers& peers) {
-  SharedEntries shared;
+  std::string head, bytes;
   peers.on_rank0([&] {
     source = open_weights(path, part);
-    shared = {.head = head_of(*source), .bytes = cat(end_of(*source))};
+    const auto [text, end] = head_of(*source);
+    head = text;
+    bytes = cat(end);
   });
-  peers.share(shared.head);
-  peers.share(shared.bytes);
-  return parse_safetensors_header(shared.head, std::stoull(shared.bytes), path).tensors;
+  peers.share(head);
+  peers.share(bytes);
+  return parse_safetensors_header(head, std::stoull(bytes), path).tensors;
 }
 
 // The model's tensors that the caller wants.

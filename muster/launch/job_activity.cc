@@ -80,22 +80,9 @@ void tell_trace(const JobFacts& job, bool first_host) {
   log(LogLevel::info, "trace: ", trace_text(*trace));
 }
 
-// The activity of the attempt's ranks. A file that cannot be read is none of them.
-std::vector<ActivityView> readable_views(const std::string& run_dir, int attempt) {
-  std::vector<ActivityView> views;
-  for (const ActivityFile& file : activity_files(run_dir, attempt)) {
-    try {
-      views.push_back(read_activity(file.path));
-    } catch (const Error&) {
-      continue;
-    }
-  }
-  return views;
-}
-
 // Writes and says where the time went, of the ranks that this host's folder has.
 void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
-  const auto breakdown = breakdown_of(readable_views(job.work_dir, attempt), {});
+  const auto breakdown = breakdown_of(readable_activity(job.work_dir, attempt), {});
   if (!breakdown)
     return;
   write_file(job.work_dir + "/breakdown.json", breakdown->json());

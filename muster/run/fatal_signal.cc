@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +19,7 @@
 #include <utility>
 
 #include "muster/base/absent_memory.h"
+#include "muster/base/interrupted_at.h"
 #include "muster/base/lookup.h"
 #include "muster/base/signal_set.h"
 #include "muster/run/stack_text.h"
@@ -150,21 +150,6 @@ void say_head(const char* signal) {
     size += bytes;
   }
   say(line.data(), size);
-}
-
-// Returns the instruction at which the signal came; nullptr where the machine's registers are not
-// known.
-void* interrupted_at(const void* context) {
-  [[maybe_unused]] const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
-  // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return reinterpret_cast<void*>(registers.gregs[REG_RIP]);
-#elif defined(__aarch64__)
-  // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return reinterpret_cast<void*>(registers.pc);
-#else
-  return nullptr;
-#endif
 }
 
 // Says the frames from the interrupted one outwards; the frames above it belong to the handler. If

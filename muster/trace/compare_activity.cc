@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "muster/base/contains.h"
-#include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
@@ -293,15 +292,7 @@ std::vector<Divergence> compare_activity(const std::vector<ActivityView>& views)
 }
 
 std::vector<Divergence> compare_activity(const std::string& run_dir, std::optional<int> attempt) {
-  std::vector<ActivityView> views;
-  for (const ActivityFile& file : activity_files(run_dir, attempt)) {
-    try {
-      views.push_back(read_activity(file.path));
-    } catch (const Error&) {
-      continue;
-    }
-  }
-  return compare_activity(views);
+  return compare_activity(readable_activity(run_dir, attempt));
 }
 
 }  // namespace muster

@@ -103,6 +103,10 @@ struct ActivityFile {
 std::vector<ActivityFile> activity_files(const std::string& run_dir,
                                          std::optional<int> attempt = {});
 
+// Of those files that can be read. Throws: as activity_files.
+std::vector<ActivityView> readable_activity(const std::string& run_dir,
+                                            std::optional<int> attempt = {});
+
 // This host's name as ActivityView::host has it.
 std::string activity_host_name();
 

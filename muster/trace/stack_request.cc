@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/interrupted_at.h"
+
 namespace muster {
 
 namespace {
@@ -28,18 +29,6 @@ constexpr int kOfRealTimeSignals = 9;  // counted from the first; few programs u
 constexpr int kMostFrames = 64;
 
 std::atomic<const std::string*> g_stack_path = nullptr;
-
-// The instruction that the signal interrupted; frames before it are the handler's own.
-void* place_of_interruption(const void* context) {
-  [[maybe_unused]] const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
-  return reinterpret_cast<void*>(registers.gregs[REG_RIP]);  // NOLINT(performance-no-int-to-ptr)
-#elif defined(__aarch64__)
-  return reinterpret_cast<void*>(registers.pc);  // NOLINT(performance-no-int-to-ptr)
-#else
-  return nullptr;
-#endif
-}
 
 // Writes "0x12ab" and a line's end, and returns the place behind it. Async-signal-safe.
 char* put_hex(char* at, uint64_t number) {
@@ -64,7 +53,7 @@ void on_stack_request(int, siginfo_t*, void* context) {
   const int size = ::backtrace(frames.data(), kMostFrames);
   void* const* const end = frames.data() + size;
   void* const* const interrupted =
-      std::find<void* const*>(frames.data(), end, place_of_interruption(context));
+      std::find<void* const*>(frames.data(), end, interrupted_at(context));
   char text[kMostFrames * 20 + 32];
   char* at = put_hex(text, ::syscall(SYS_gettid));
   const bool found = interrupted != end;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <limits>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
 
@@ -21,24 +21,15 @@ namespace {
 
 constexpr const char* kPositions = "positions";
 
-// Reads the numbers that a rank has sent.
-std::vector<int64_t> numbers_in(const std::string& bytes) {
-  std::vector<int64_t> numbers(bytes.size() / sizeof(int64_t));
-  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(int64_t));
-  return numbers;
-}
-
 }  // namespace
 
 // Loaders with different numbers of workers divide the stream in different ways, so their parts
 // overlap.
 SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
-  const std::vector<int64_t> values = mine.values();
   std::vector<int64_t> all;
   size_t workers = 0;
-  for (const auto& bytes : group.all_gather_bytes(
-           {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)})) {
-    const std::vector<int64_t> of_rank = numbers_in(bytes);
+  for (const auto& bytes : group.all_gather_bytes(text_of_values(mine.values()))) {
+    const auto of_rank = values_in<int64_t>(bytes);
     const auto position = StreamPosition::from_values(of_rank);
     if (workers == 0)
       workers = position.left.size();

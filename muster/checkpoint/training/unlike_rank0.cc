@@ -58,9 +58,7 @@ uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
 
 // Reads the hashes that a rank has told.
 std::set<uint64_t> hashes_in(const std::string& bytes) {
-  std::vector<uint64_t> hashes(bytes.size() / sizeof(uint64_t));
-  if (!hashes.empty())
-    std::memcpy(hashes.data(), bytes.data(), hashes.size() * sizeof(uint64_t));
+  const auto hashes = values_in<uint64_t>(bytes);
   return {hashes.begin(), hashes.end()};
 }
 
@@ -103,9 +101,7 @@ NamedTensors tensors_unlike_rank0(ProcessGroup& group, const NamedTensors& mine)
   std::vector<uint64_t> hashes;
   for (const auto& [name, tensor] : mine)
     hashes.push_back(hash_of(name, tensor));
-  const auto by_rank = group.all_gather_bytes(
-      {reinterpret_cast<const char*>(hashes.data()), hashes.size() * sizeof(uint64_t)},
-      "kept tensors");
+  const auto by_rank = group.all_gather_bytes(text_of_values(hashes), "kept tensors");
   const std::set<uint64_t> wanted = unlike(by_rank);
   if (wanted.empty())
     return {};
