@@ -4,9 +4,10 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
+
+#include "muster/comm/nccl/stream_order.h"
 
 namespace muster {
 
@@ -35,7 +36,7 @@ at::Tensor HostCopies::start(const at::Tensor& tensor, at::Tensor old) {
   std::shared_ptr<c10::Event>& last = last_[tensor.device()];
   if (!last)
     last = std::make_shared<c10::Event>(tensor.device().type());
-  last->record(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+  last->record(current_stream_of(tensor.device()));
   return copy;
 }
 

@@ -52,7 +52,7 @@ DeviceCopy::Started DeviceCopy::start(const ForEachTensor& for_each) const {
 void DeviceCopy::wait(const Started& started, const ForEachTensor& for_each) const {
   if (!started)
     return;
-  const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  const c10::Stream current = *current_stream();
   started->block(current);
   for_each([&](at::Tensor& tensor) { tensor.record_stream(current); });
 }

@@ -2,7 +2,6 @@
 // model, as a frozen batch norm is.
 #include "muster/train/evaluation_mode.h"
 
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,21 +11,20 @@ namespace muster {
 
 namespace {
 
-void share_buffer(const at::Tensor& buffer, ProcessGroup& group) {
-  if (group.size() > 1 && buffer.defined())
-    group.broadcast(buffer, 0);
+template <class Model>
+void share_buffers(const Model& model, ProcessGroup& group) {
+  for (const at::Tensor& buffer : model.buffers())
+    if (group.size() > 1 && buffer.defined())
+      group.broadcast(buffer, 0);
 }
 
 }  // namespace
 
 // Parents come first: train() sets the mode of everything inside.
 EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) {
-  for (const at::Tensor& buffer : model.buffers())
-    share_buffer(buffer, group);
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> inside =
-      mapped(model.modules(/*include_self=*/false), [&](const auto& module) {
-        return std::pair<std::shared_ptr<torch::nn::Module>, bool>(module, module->is_training());
-      });
+  share_buffers(model, group);
+  auto inside = mapped(model.modules(/*include_self=*/false),
+                       [](const auto& module) { return std::pair(module, module->is_training()); });
   restore_ = [&model, was_training = model.is_training(), inside = std::move(inside)] {
     model.train(was_training);
     for (const auto& [module, was_training] : inside)
@@ -37,8 +35,7 @@ EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) {
 
 // A frozen script has no modes.
 EvaluationMode::EvaluationMode(torch::jit::Module& model, ProcessGroup& group) {
-  for (const at::Tensor& buffer : model.buffers())
-    share_buffer(buffer, group);
+  share_buffers(model, group);
   std::vector<std::pair<torch::jit::Module, bool>> modes;
   for (const torch::jit::Module& module : model.modules())
     if (module.hasattr("training"))

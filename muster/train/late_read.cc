@@ -3,7 +3,8 @@
 #include "muster/train/late_read.h"
 
 #include <ATen/Functions.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "muster/comm/nccl/stream_order.h"
 
 namespace muster {
 
@@ -12,7 +13,7 @@ void LateRead::start(const at::Tensor& values) {
     on_host_ = at::empty(values.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
   on_host_.copy_(values, /*non_blocking=*/true);
   done_.emplace(values.device().type());
-  done_->record(c10::impl::VirtualGuardImpl(values.device().type()).getStream(values.device()));
+  done_->record(current_stream_of(values.device()));
 }
 
 std::optional<std::vector<float>> LateRead::take_if_ready() {

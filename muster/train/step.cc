@@ -419,10 +419,12 @@ void TrainStep::finish() {
     update_scale();
   if (!is_finite && !shrinks && stops_at_nonfinite())
     stop_at_nonfinite("");
-  if (is_finite)
-    take();
-  else
+  if (is_finite) {
+    step_optimizers();
+    count_step();
+  } else {
     leave_out(shrinks);
+  }
   if (!loss_.is_cpu())
     late_.read(loss_);
   end();
@@ -439,12 +441,6 @@ TrainStep::~TrainStep() {
   }
 }
 
-// The schedules step after the optimizers, as in PyTorch.
-void TrainStep::take() {
-  step_optimizers();
-  count_step();
-}
-
 void TrainStep::step_optimizers() {
   const Span span("optimizer");
   if (is_late_) {
@@ -457,6 +453,7 @@ void TrainStep::step_optimizers() {
   at::autocast::clear_cache();  // a guard around the loop would go on with the weights of before
 }
 
+// The schedules step after the optimizers, as in PyTorch.
 void TrainStep::count_step() {
   for (Schedule* schedule : options_.schedule)
     schedule->step();

@@ -179,10 +179,9 @@ void TrainedModels::check_savable() {
       require_savable(name, tensor);
   };
   for (const auto& [name, model] : models_) {
-    for (const auto& item : model->named_parameters())
-      check(item.key(), item.value());
-    for (const auto& item : model->named_buffers())
-      check(item.key(), item.value());
+    for (const auto& items : {model->named_parameters(), model->named_buffers()})
+      for (const auto& item : items)
+        check(item.key(), item.value());
   }
   for (const auto& [name, pieces] : sharded_models_)
     for (const TensorPiece& piece : pieces)
