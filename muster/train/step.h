@@ -203,7 +203,6 @@ class TrainStep : NoCopy {
   void check_outside_of_join() const;
   void update_scale();
   void end();
-
   void step_optimizers();
   void count_step();
   void leave_out(bool scale_shrinks);
