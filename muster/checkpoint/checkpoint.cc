@@ -119,10 +119,10 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
 void share_tensors(const LoadedFile& file,
                    const TensorEntries& entries,
                    const Peers& peers,
-                   const std::function<void(const std::string& name, at::Tensor tensor)>& take,
+                   const std::function<void(const std::string& name, Tensor tensor)>& take,
                    const NamedTensors& into = {}) {
   for (const auto& [name, entry] : entries) {
-    const at::Tensor tensor = room_for(name, entry, into);
+    const Tensor tensor = room_for(name, entry, into);
     peers.on_rank0([&] { read_tensor_into(tensor, *file.file, name, entry); });
     peers.share(tensor);
     take(name, tensor);
@@ -139,7 +139,7 @@ void fill_shared(const TensorPiece& piece,
   share_tensors(file,
                 {{name, entry}},
                 peers,
-                [&](const std::string&, const at::Tensor& tensor) {
+                [&](const std::string&, const Tensor& tensor) {
                   if (!tensor.is_same(piece.tensor))
                     piece.tensor.copy_(tensor);
                 },
@@ -163,7 +163,7 @@ ReadParts parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries ent
         *file,
         wanted,
         peers,
-        [&](const std::string& name, at::Tensor tensor) {
+        [&](const std::string& name, Tensor tensor) {
           tensors[name.substr(prefix.size())] = std::move(tensor);
         },
         places);
@@ -225,7 +225,7 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
   for (auto& [name, tensor] : model_tensors(state.model))
     model_by_name.emplace(name, tensor);
   share_tensors(
-      loaded.model, model.tensors, peers, [&](const std::string& name, const at::Tensor& tensor) {
+      loaded.model, model.tensors, peers, [&](const std::string& name, const Tensor& tensor) {
         model_by_name.at(name).copy_(tensor);
       });
   // The parts are read later, one after the other, as the caller asks for them.

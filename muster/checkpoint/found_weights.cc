@@ -68,7 +68,7 @@ void add_part(FoundWeight& weight,
   weight.parts[place.part] = name;
 }
 
-at::Tensor in_form(const at::Tensor& tensor, WeightForm form) {
+Tensor in_form(const Tensor& tensor, WeightForm form) {
   return form == WeightForm::transposed && tensor.dim() == 2 ? tensor.t() : tensor;
 }
 
@@ -100,9 +100,7 @@ FoundWeights find_weights(const TensorEntries& entries,
   return found;
 }
 
-at::Tensor read_found(const FoundWeight& weight,
-                      const WeightReader& file,
-                      const std::string& path) {
+Tensor read_found(const FoundWeight& weight, const WeightReader& file, const std::string& path) {
   Tensors parts = mapped(weight.parts,
                          [&](const std::string& name) { return in_form(file(name), weight.form); });
   for (const std::string& copy : weight.copies) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/refusal.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/load_weights.h"
 #include "muster/checkpoint/model_state.h"
 
@@ -31,7 +32,7 @@ FoundWeights find_weights(const TensorEntries& entries,
 
 // Reads it as the model gets it: its parts transposed, if they are so in the file, and joined.
 // Throws: invalid_argument if copies differ; whatever `file` throws.
-at::Tensor read_found(const FoundWeight& weight, const WeightReader& file, const std::string& path);
+Tensor read_found(const FoundWeight& weight, const WeightReader& file, const std::string& path);
 
 // `next` is what the caller can do about it.
 inline constexpr FileRefusal refuse_weights{"load_weights"};

@@ -13,14 +13,14 @@ namespace muster {
 
 namespace {
 
-bool fits(const at::Tensor& old, const at::Tensor& tensor) {
+bool fits(const Tensor& old, const Tensor& tensor) {
   if (!old.defined() || old.sizes() != tensor.sizes())
     return false;
   const bool lies_right = !tensor.is_cuda() || old.is_pinned();
   return lies_right && old.scalar_type() == tensor.scalar_type();
 }
 
-at::Tensor room_on_host(const at::Tensor& tensor) {
+Tensor room_on_host(const Tensor& tensor) {
   const auto options = at::TensorOptions(tensor.scalar_type()).pinned_memory(tensor.is_cuda());
   return at::empty(tensor.sizes(), options);
 }
@@ -28,8 +28,8 @@ at::Tensor room_on_host(const at::Tensor& tensor) {
 }  // namespace
 
 // The optimizer may have more state than at the last copy, as after its first step.
-at::Tensor HostCopies::start(const at::Tensor& tensor, at::Tensor old) {
-  at::Tensor copy = fits(old, tensor) ? std::move(old) : room_on_host(tensor);
+Tensor HostCopies::start(const Tensor& tensor, Tensor old) {
+  Tensor copy = fits(old, tensor) ? std::move(old) : room_on_host(tensor);
   copy.copy_(tensor, /*non_blocking=*/tensor.is_cuda());
   if (!tensor.is_cuda())
     return copy;

@@ -10,13 +10,15 @@
 #include <memory>
 #include <unordered_map>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 class HostCopies {
  public:
   // Starts to copy the tensor: into `old` where that is defined and fits, since new memory costs
   // more than the copy. The copy is there after wait().
-  at::Tensor start(const at::Tensor& tensor, at::Tensor old);
+  Tensor start(const Tensor& tensor, Tensor old);
 
   // Blocking: until all copies that were started are there. Any thread may call it.
   void wait();

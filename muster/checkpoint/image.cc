@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
@@ -39,7 +40,7 @@ NamedTensors copies_of(const NamedTensors& tensors,
   NamedTensors copies;
   for (const auto& [name, tensor] : tensors) {
     const auto old = before.find(name);
-    copies.emplace(name, under_way.start(tensor, old == before.end() ? at::Tensor() : old->second));
+    copies.emplace(name, under_way.start(tensor, old == before.end() ? Tensor() : old->second));
   }
   return copies;
 }

@@ -16,6 +16,7 @@
 
 #include "muster/base/json_member.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/optimizer_kinds.h"
 
 namespace muster::detail {
@@ -25,7 +26,7 @@ namespace {
 using torch::optim::LBFGS;
 using torch::optim::LBFGSOptions;
 using torch::optim::LBFGSParamState;
-using Vectors = std::deque<at::Tensor>;
+using Vectors = std::deque<Tensor>;
 
 constexpr const char* kLbfgs = "LBFGS";
 constexpr const char* kNumbers = "lbfgs.numbers";  // func_evals, n_iter, t, prev_loss
@@ -40,7 +41,7 @@ const LBFGSOptions& options_of(const LBFGS& optimizer) {
   return static_cast<const LBFGSOptions&>(group_of(optimizer).options());
 }
 
-const at::Tensor& first_parameter(const LBFGS& optimizer) {
+const Tensor& first_parameter(const LBFGS& optimizer) {
   return group_of(optimizer).params().at(0);
 }
 
@@ -101,7 +102,7 @@ std::string history_name(const char* what, size_t i) {
 
 // The state's tensors under their names, for saving and for loading.
 struct LbfgsFields {
-  std::vector<std::pair<const char*, at::Tensor*>> vectors;  // single ones
+  std::vector<std::pair<const char*, Tensor*>> vectors;  // single ones
   std::vector<std::pair<const char*, Vectors*>> histories;
 };
 
@@ -141,14 +142,14 @@ class LbfgsReader {
       : entries_(entries),
         fetch_(fetch),
         like_(first_parameter(optimizer).options().requires_grad(false)) {
-    for (const at::Tensor& parameter : group_of(optimizer).params())
+    for (const Tensor& parameter : group_of(optimizer).params())
       elements_ += parameter.numel();
   }
 
   // Returns null if the optimizer had no state. Throws: as prepare_lbfgs.
   std::shared_ptr<LBFGSParamState> read_state() {
     auto state = std::make_shared<LBFGSParamState>();
-    const at::Tensor numbers = take(kNumbers, {4}, at::TensorOptions(at::kDouble));
+    const Tensor numbers = take(kNumbers, {4}, at::TensorOptions(at::kDouble));
     if (numbers.defined())
       set_numbers(*state, numbers.const_data_ptr<double>());
     const LbfgsFields fields = fields_of(*state);
@@ -184,9 +185,9 @@ class LbfgsReader {
   }
 
   // Returns an undefined tensor if the checkpoint has none of that name.
-  at::Tensor take(const std::string& name,
-                  const std::vector<int64_t>& shape,
-                  const at::TensorOptions& like) {
+  Tensor take(const std::string& name,
+              const std::vector<int64_t>& shape,
+              const at::TensorOptions& like) {
     const auto found = entries_.find(name);
     if (found == entries_.end())
       return {};
@@ -229,7 +230,7 @@ OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, LBFGS& optim
   LBFGSParamState* const state = state_of_lbfgs(optimizer);
   if (state == nullptr)
     return result;
-  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+  const auto add = [&](const std::string& name, const Tensor& tensor) {
     if (tensor.defined())
       result.pieces.push_back(whole_piece(name, tensor));
   };

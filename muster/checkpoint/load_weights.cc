@@ -87,7 +87,7 @@ MadeWeights try_to_make(const NamedTensorList& tensors,
     return at::zeros(kind.shape, scalar_type_of(kind));
   };
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor made = options.make(name, zeros);
+    const Tensor made = options.make(name, zeros);
     if (!made.defined())
       continue;
     if (made.sizes() != tensor.sizes())
@@ -128,7 +128,7 @@ bool has_scale(const TensorEntries& entries, const std::string& name) {
 // Refuses complex numbers for a tensor of real ones, and whole numbers and scaled fp8 for one of
 // fractions: converted as they are, they would be other weights.
 void check_can_be_converted(const std::string& name,
-                            const at::Tensor& tensor,
+                            const Tensor& tensor,
                             const FoundWeight& weight,
                             const TensorEntries& entries,
                             const std::string& path) {
@@ -160,7 +160,7 @@ bool may_be_missing(const std::string& name) {
 
 // Whether the tensor has been loaded under another of its names, as a tied head has two.
 bool is_loaded_by_another_name(const NamedTensorList& tensors,
-                               const at::Tensor& tensor,
+                               const Tensor& tensor,
                                const std::vector<std::string>& loaded) {
   const std::set<std::string> names(loaded.begin(), loaded.end());
   return std::ranges::any_of(tensors, [&](const auto& other) {
@@ -170,7 +170,7 @@ bool is_loaded_by_another_name(const NamedTensorList& tensors,
 
 // A tensor is never reshaped to fit: that would be another weight.
 void check_shape(const std::string& name,
-                 const at::Tensor& tensor,
+                 const Tensor& tensor,
                  const FoundWeight& weight,
                  const std::string& path) {
   if (!weight.missing.empty())
@@ -274,18 +274,18 @@ LoadedWeights compare_with(const NamedTensorList& tensors,
 }
 
 // The name is one of the model's, so it is found.
-const at::Tensor& named(const NamedTensorList& tensors, const std::string& name) {
+const Tensor& named(const NamedTensorList& tensors, const std::string& name) {
   return std::ranges::find(tensors, name, &NamedTensorList::value_type::first)->second;
 }
 
 // Refuses two contents for a tensor that the model has under two names.
 void check_same_if_shared(const Tensors& filled,
                           const std::string& name,
-                          const at::Tensor& tensor,
-                          const at::Tensor& values,
+                          const Tensor& tensor,
+                          const Tensor& values,
                           const std::string& path) {
   const bool is_filled =
-      std::ranges::any_of(filled, [&](const at::Tensor& other) { return other.is_same(tensor); });
+      std::ranges::any_of(filled, [&](const Tensor& other) { return other.is_same(tensor); });
   if (!is_filled || at::equal(tensor.cpu(), values))
     return;
   refuse_weights(path,
@@ -296,23 +296,23 @@ void check_same_if_shared(const Tensors& filled,
 
 // Where the file's numbers are not the model's. Of truth values each whole number is one, as 255 in
 // a mask of bytes.
-at::Tensor differing(const at::Tensor& given, const at::Tensor& values) {
+Tensor differing(const Tensor& given, const Tensor& values) {
   if (values.scalar_type() != at::kBool || given.is_complex())
     return values.to(given.scalar_type()).ne(given);
-  const at::Tensor numbers = given.to(at::kDouble);
+  const Tensor numbers = given.to(at::kDouble);
   return numbers.sub(numbers.trunc()).ne(0);  // an infinity becomes NaN
 }
 
 // Refuses numbers that the model's whole numbers or truth values are not: 0.5, NaN, 300 for a byte.
 void check_stays_whole(const std::string& name,
-                       const at::Tensor& saved,
-                       const at::Tensor& values,
+                       const Tensor& saved,
+                       const Tensor& values,
                        const std::string& path) {
   const bool is_whole = at::isIntegralType(values.scalar_type(), /*includeBool=*/true);
   if (!is_whole || saved.scalar_type() == values.scalar_type())
     return;
-  const at::Tensor given = saved.cpu().expand_as(values);
-  const at::Tensor others = differing(given, values);
+  const Tensor given = saved.cpu().expand_as(values);
+  const Tensor others = differing(given, values);
   if (!others.any().item<bool>())
     return;
   refuse_weights(path,
@@ -326,16 +326,16 @@ void check_stays_whole(const std::string& name,
 
 // Refuses numbers that the model's fractions have not. An infinity of the file stays one.
 void check_stays_finite(const std::string& name,
-                        const at::Tensor& saved,
-                        const at::Tensor& values,
+                        const Tensor& saved,
+                        const Tensor& values,
                         const std::string& path) {
   if (!at::isFloatingType(values.scalar_type()) || saved.scalar_type() == values.scalar_type())
     return;
-  const at::Tensor lost = values.to(at::kFloat).isfinite().logical_not();
+  const Tensor lost = values.to(at::kFloat).isfinite().logical_not();
   if (!lost.any().item<bool>())
     return;
-  const at::Tensor wide = saved.to(at::kDouble).cpu().expand_as(values);
-  const at::Tensor too_large = lost.logical_and(wide.isfinite());
+  const Tensor wide = saved.to(at::kDouble).cpu().expand_as(values);
+  const Tensor too_large = lost.logical_and(wide.isfinite());
   if (!too_large.any().item<bool>())
     return;
   refuse_weights(
@@ -404,11 +404,11 @@ LoadedWeights load_weights(torch::nn::Module& model,
   // One tensor at a time: no rank needs memory for all of them.
   Tensors filled;
   for (const std::string& name : result.loaded) {
-    const at::Tensor& tensor = named(tensors, name);
-    const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+    const Tensor& tensor = named(tensors, name);
+    const Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
     peers.on_rank0([&] {
       const bool is_made = made.made.contains(name);
-      const at::Tensor saved =
+      const Tensor saved =
           is_made ? options.make(name, reader) : read_found(found.at(name), reader, place);
       values.copy_(saved);
       check_stays_whole(name, saved, values, place);

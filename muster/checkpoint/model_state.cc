@@ -19,7 +19,7 @@ TensorEntries entries_of(const NamedTensors& tensors) {
 }
 
 // FullySharded frees the storage of a parameter while nobody computes with it.
-void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor) {
+void require_memory(const char* owner, const std::string& name, const Tensor& tensor) {
   if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0)
     return;
   throw failed_precondition(

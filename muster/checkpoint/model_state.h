@@ -23,7 +23,7 @@ TensorEntries entries_of(const NamedTensors& tensors);
 
 // Throws: failed_precondition for a parameter whose memory is divided over ranks and not here
 // (FullySharded). `owner` names the reader in the message.
-void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor);
+void require_memory(const char* owner, const std::string& name, const Tensor& tensor);
 
 // Parameters, then buffers, in registration order, by PyTorch's names; undefined ones are skipped.
 // Throws: as require_memory.

@@ -20,6 +20,7 @@
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/lbfgs_state.h"
 #include "muster/checkpoint/optimizer_kinds.h"
 #include "muster/optim/plain_class.h"
@@ -46,7 +47,7 @@ std::vector<PiecesOfGroup> pieces_of_groups(const TensorPieces& parameters, Opti
   std::vector<PiecesOfGroup> groups;
   for (const auto& group : optimizer.param_groups()) {
     PiecesOfGroup& pieces = groups.emplace_back();
-    for (const at::Tensor& tensor : group.params()) {
+    for (const Tensor& tensor : group.params()) {
       const auto found = known.find(tensor.unsafeGetTensorImpl());
       if (found == known.end()) {
         refuse_optimizer("only parameters of the model",
@@ -129,7 +130,7 @@ struct StateField {
 // Numbers, such as Adam's step, are saved as 64-bit scalars whatever the parameter's type is.
 template <class Value>
 StateField field_of(const TensorPiece& parameter, const char* field, const Value&) {
-  constexpr bool kIsTensor = std::is_same_v<Value, at::Tensor>;
+  constexpr bool kIsTensor = std::is_same_v<Value, Tensor>;
   return {.name = cat(parameter.name, ".", field),
           .kind = kIsTensor ? tensor_entry(parameter.tensor.scalar_type(), parameter.shape)
                             : tensor_entry(at::kLong, {}),
@@ -213,17 +214,17 @@ TensorPieces parameter_pieces(const torch::nn::Module& model) {
 }
 
 // A field of a state is a number or a tensor. In a file both are tensors.
-void set_field(int64_t& to, const at::Tensor& from) {
+void set_field(int64_t& to, const Tensor& from) {
   to = from.item<int64_t>();
 }
-void set_field(at::Tensor& to, const at::Tensor& from) {
+void set_field(Tensor& to, const Tensor& from) {
   to = from;
 }
 
-at::Tensor as_tensor(int64_t value) {
+Tensor as_tensor(int64_t value) {
   return at::scalar_tensor(value, at::kLong);
 }
-at::Tensor as_tensor(const at::Tensor& value) {
+Tensor as_tensor(const Tensor& value) {
   return value;
 }
 
@@ -234,7 +235,7 @@ void add_pieces_of(const TensorPiece& parameter,
                    typename Kind::State& state,
                    TensorPieces& to) {
   Kind::state(state, options, [&](const char* name, const auto& value, bool /*required*/) {
-    const at::Tensor tensor = as_tensor(value);
+    const Tensor tensor = as_tensor(value);
     if (!tensor.defined())
       return;
     const StateField field = field_of(parameter, name, value);
@@ -519,7 +520,7 @@ void restore_optimizer(const torch::nn::Module& model,
   // A tensor that lies as it must and is nobody else's becomes the state itself: a large one is not
   // there twice.
   const auto fetch = [&](TensorPiece& piece) {
-    at::Tensor& saved = snapshot.tensors.at(piece.name);
+    Tensor& saved = snapshot.tensors.at(piece.name);
     const bool lies_as_it_must =
         saved.device() == piece.tensor.device() && saved.strides() == piece.tensor.strides();
     const bool is_alone = saved.use_count() == 1 && saved.storage().use_count() == 1;

@@ -64,7 +64,7 @@ Peers::Peers(const ProcessGroup& group) : rank_(group.rank()), size_(group.size(
   share_bytes_ = [handle](std::string& bytes, int root) {
     handle->broadcast_bytes(bytes, root);
   };
-  share_tensor_ = [handle](at::Tensor tensor, int root) {
+  share_tensor_ = [handle](Tensor tensor, int root) {
     handle->broadcast(std::move(tensor), root);
   };
 }
@@ -80,7 +80,7 @@ void Peers::share_from(std::string& bytes, int root) const {
     share_bytes_(bytes, root);
 }
 
-void Peers::share(const at::Tensor& tensor) const {
+void Peers::share(const Tensor& tensor) const {
   if (size_ == 1 || tensor.numel() == 0)
     return;
   // The content travels as bytes, since no backend moves every dtype.

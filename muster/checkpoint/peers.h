@@ -10,6 +10,8 @@
 #include <functional>
 #include <string>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 class ProcessGroup;
@@ -22,7 +24,7 @@ std::string told_failure(const std::exception_ptr& failure);
 class Peers {
  public:
   using ShareBytes = std::function<void(std::string& bytes, int root)>;
-  using ShareTensor = std::function<void(at::Tensor tensor, int root)>;
+  using ShareTensor = std::function<void(Tensor tensor, int root)>;
 
   Peers() = default;  // a single process
   Peers(const ProcessGroup&
@@ -36,7 +38,7 @@ class Peers {
   void share(std::string& bytes) const { share_from(bytes, 0); }
 
   // Gives every rank rank 0's content of a contiguous CPU tensor, in place. Collective: yes.
-  void share(const at::Tensor& tensor) const;
+  void share(const Tensor& tensor) const;
 
   // Runs `work` on rank 0; its exception is rethrown there and, as Error, on all other ranks.
   // Collective: yes.

@@ -19,14 +19,14 @@ namespace muster {
 namespace {
 
 // The format has dense tensors alone, and not every type that LibTorch knows.
-bool can_be_saved(const at::Tensor& tensor) {
+bool can_be_saved(const Tensor& tensor) {
   const bool is_dense =
       tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_quantized();
   return is_dense && safetensors_dtype(tensor.scalar_type());
 }
 
 // Of complex numbers the format has those of 32 bits, and the parts of all of them.
-const char* way_to_save(const at::Tensor& tensor) {
+const char* way_to_save(const Tensor& tensor) {
   return tensor.defined() && tensor.is_complex()
              ? "keep torch::view_as_real(it) in the module, and compute with "
                "torch::view_as_complex of that, or take ComplexFloat"
@@ -66,7 +66,7 @@ uint64_t data_bytes_of(const SafetensorsHeader& header) {
 
 }  // namespace
 
-void require_savable(const std::string& name, const at::Tensor& tensor) {
+void require_savable(const std::string& name, const Tensor& tensor) {
   if (can_be_saved(tensor))
     return;
   throw invalid_argument("safetensors: expected a dense tensor of a common dtype as '",
@@ -86,15 +86,13 @@ SafetensorsContent read_safetensors(const std::string& path) {
   return content;
 }
 
-at::Tensor read_tensor(const SafetensorsFile& file,
-                       const std::string& name,
-                       const TensorEntry& entry) {
-  at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
+Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry) {
+  Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
   read_tensor_into(tensor, file, name, entry);
   return tensor;
 }
 
-void read_tensor_into(const at::Tensor& tensor,
+void read_tensor_into(const Tensor& tensor,
                       const SafetensorsFile& file,
                       const std::string& name,
                       const TensorEntry& entry) {
@@ -102,9 +100,9 @@ void read_tensor_into(const at::Tensor& tensor,
   check_bools(file.path(), name, tensor);
 }
 
-at::Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into) {
+Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into) {
   const at::ScalarType type = scalar_type_of(entry);
-  const auto fits = [&](const at::Tensor& tensor) {
+  const auto fits = [&](const Tensor& tensor) {
     const bool is_plain = tensor.device().is_cpu() && tensor.is_contiguous();
     return is_plain && tensor.scalar_type() == type && tensor.sizes() == entry.shape;
   };
@@ -115,7 +113,7 @@ at::Tensor room_for(const std::string& name, const TensorEntry& entry, const Nam
 }
 
 // LibTorch computes with a bool's byte, so another byte than 0 and 1 would be undefined behaviour.
-void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor) {
+void check_bools(const std::string& path, const std::string& name, const Tensor& tensor) {
   if (tensor.scalar_type() != at::kBool || tensor.numel() == 0)
     return;
   if (tensor.view(at::kByte).max().item<uint8_t>() <= 1)

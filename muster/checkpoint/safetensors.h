@@ -23,29 +23,27 @@ struct SafetensorsContent {
 
 // Throws: invalid_argument for a tensor that no file can have, such as a sparse one, and for
 // complex numbers of 64 bits.
-void require_savable(const std::string& name, const at::Tensor& tensor);
+void require_savable(const std::string& name, const Tensor& tensor);
 
 // Reads a whole file. Throws: io if it cannot be read; invalid_argument if it is malformed (see
 // parse_safetensors_header) or truncated.
 SafetensorsContent read_safetensors(const std::string& path);
 
 // Reads one tensor of an open file. Throws: as read_safetensors.
-at::Tensor read_tensor(const SafetensorsFile& file,
-                       const std::string& name,
-                       const TensorEntry& entry);
+Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry);
 
 // Reads the tensor into a contiguous CPU tensor of the entry's type and shape.
-void read_tensor_into(const at::Tensor& tensor,
+void read_tensor_into(const Tensor& tensor,
                       const SafetensorsFile& file,
                       const std::string& name,
                       const TensorEntry& entry);
 
 // The tensor of that name in `into`, if the entry can be read into it; else a new one.
-at::Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into);
+Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into);
 
 // Throws: invalid_argument for a bool other than 0 and 1, which would be undefined behaviour later.
 // `path` is where it was read.
-void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor);
+void check_bools(const std::string& path, const std::string& name, const Tensor& tensor);
 
 // Writes a new file durably, with tensors aligned to their element size. Tensors may be on any
 // device and have any strides; those that share memory are each written. Throws: io if the file

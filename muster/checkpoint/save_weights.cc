@@ -31,14 +31,14 @@ constexpr Refusal refuse_to_save{"save_weights", "correct .names or .only"};
 // Cuts the tensor into the parts that the file has of it.
 void put_parts(NamedTensors& out,
                const std::string& name,
-               const at::Tensor& tensor,
+               const Tensor& tensor,
                const WeightPlace& place) {
   const int64_t parts = place.parts.size();
   if (parts > 1 && (tensor.dim() == 0 || tensor.size(0) % parts != 0))
     refuse_to_save(cat("a first dimension that ", parts, " parts divide"),
                    cat("'", name, "' of shape [", sizes_text(tensor), "]"));
   for (int64_t i = 0; i < parts; ++i) {
-    at::Tensor part = parts > 1 ? tensor.chunk(parts)[i] : tensor;
+    Tensor part = parts > 1 ? tensor.chunk(parts)[i] : tensor;
     if (place.form == WeightForm::transposed && part.dim() == 2)
       part = part.t();
     if (!out.emplace(place.parts[i], part).second)
@@ -52,7 +52,7 @@ NamedTensors tensors_of_file(const torch::nn::Module& model, const SaveWeightsOp
   Tensors written;
   for (const auto& [name, tensor] : model_tensors(model)) {
     const bool is_written = std::ranges::any_of(
-        written, [&tensor = tensor](const at::Tensor& other) { return other.is_same(tensor); });
+        written, [&tensor = tensor](const Tensor& other) { return other.is_same(tensor); });
     if (is_written || (options.only && !options.only(name)))
       continue;
     written.push_back(tensor);

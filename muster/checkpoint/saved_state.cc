@@ -49,7 +49,7 @@ int64_t SavedState::whole_number(const std::string& owner, const std::string& na
   return static_cast<int64_t>(value);
 }
 
-const at::Tensor& SavedState::tensor(const std::string& owner, const std::string& name) const {
+const Tensor& SavedState::tensor(const std::string& owner, const std::string& name) const {
   return entry_of(tensors, owner, "tensor", name);
 }
 

@@ -21,7 +21,7 @@ struct SavedState {
   // `owner` is the part that asks, for messages. Throws: invalid_argument if there is no such name.
   double number(const std::string& owner, const std::string& name) const;
   int64_t whole_number(const std::string& owner, const std::string& name) const;
-  const at::Tensor& tensor(const std::string& owner, const std::string& name) const;
+  const Tensor& tensor(const std::string& owner, const std::string& name) const;
   const std::string& text(const std::string& owner, const std::string& name) const;
 };
 

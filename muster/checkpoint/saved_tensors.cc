@@ -74,15 +74,15 @@ TensorEntries SavedTensors::entries(const TensorPieces& pieces) const {
 // The caller has made sure that `to` is a contiguous CPU tensor.
 void SavedTensors::read(const TensorSource& from,
                         const TensorPiece& piece,
-                        const at::Tensor& to) const {
+                        const Tensor& to) const {
   from.read(piece.name, piece.elements, to.mutable_data_ptr());
   check_bools(path_, piece.name, to);
 }
 
 // The sum is in double, so that the mean of equal values is that value.
-void SavedTensors::read_mean(const TensorPiece& piece, const at::Tensor& to) const {
+void SavedTensors::read_mean(const TensorPiece& piece, const Tensor& to) const {
   read(source_, piece, to);
-  at::Tensor sum = to.to(at::kDouble), one = at::empty_like(to);
+  Tensor sum = to.to(at::kDouble), one = at::empty_like(to);
   int count = 1;
   for (const TensorSource& own : own_) {
     if (!own.contains(piece.name))
@@ -100,7 +100,7 @@ void SavedTensors::fetch(const TensorPiece& piece) const {
   const at::ScalarType type = scalar_type_of(from.tensors().at(piece.name).kind);
   const bool is_plain =
       piece.tensor.is_cpu() && piece.tensor.is_contiguous() && piece.tensor.scalar_type() == type;
-  const at::Tensor here = is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), type);
+  const Tensor here = is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), type);
   const bool differs_by_rank = !own_.empty() && own_[0].contains(piece.name);
   if (reads_own(piece)) {
     read(own(), piece, here);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/files/tensor_source.h"
 #include "muster/checkpoint/model_state.h"
@@ -43,8 +44,8 @@ class SavedTensors {
  private:
   bool reads_own(const TensorPiece& piece) const { return piece.is_own && owners() == ranks_; }
   const TensorSource& own() const { return rank_ == 0 ? source_ : own_[rank_ - 1]; }
-  void read(const TensorSource& from, const TensorPiece& piece, const at::Tensor& to) const;
-  void read_mean(const TensorPiece& piece, const at::Tensor& to) const;
+  void read(const TensorSource& from, const TensorPiece& piece, const Tensor& to) const;
+  void read_mean(const TensorPiece& piece, const Tensor& to) const;
 
   std::string path_;
   int rank_ = 0;

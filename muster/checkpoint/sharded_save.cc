@@ -41,7 +41,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kSpareBytesOfRank = 1 << 20;  // heads, records, the file system's own
-constexpr std::chrono::milliseconds kLookAgain{20};
+constexpr milliseconds kLookAgain{20};
 constexpr std::chrono::seconds kLastWait{30};  // for the other ranks' parts, when the program ends
 
 // "model-00001-of-00004.safetensors", as model hubs number the files of one set.

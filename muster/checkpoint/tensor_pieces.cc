@@ -68,11 +68,11 @@ SameTensors compare_with_model(const torch::nn::Module& model,
 
 // Throws where one of the tensors of before is another one now, or none.
 void require_each_same(const NamedTensorList& before,
-                       const torch::OrderedDict<std::string, at::Tensor>& now,
+                       const torch::OrderedDict<std::string, Tensor>& now,
                        const char* owner,
                        const char* made) {
   for (const auto& [name, tensor] : before) {
-    const at::Tensor* const found = now.find(name);
+    const Tensor* const found = now.find(name);
     if (found != nullptr && found->is_same(tensor))
       continue;
     throw failed_precondition(owner,
@@ -160,18 +160,15 @@ std::vector<std::shared_ptr<const TensorsOfModel>> models_of(const TensorPieces&
   return models;
 }
 
-TensorPiece whole_piece(std::string name, const at::Tensor& tensor) {
+TensorPiece whole_piece(std::string name, const Tensor& tensor) {
   return {.name = std::move(name),
           .shape = tensor.sizes().vec(),
           .elements = all_elements(tensor.sizes().vec()),
           .tensor = tensor};
 }
 
-TensorPiece slice_piece(std::string name,
-                        std::vector<int64_t> shape,
-                        size_t dim,
-                        int64_t begin,
-                        const at::Tensor& tensor) {
+TensorPiece slice_piece(
+    std::string name, std::vector<int64_t> shape, size_t dim, int64_t begin, const Tensor& tensor) {
   Elements elements = slice_elements(shape, dim, begin, tensor.size(static_cast<int64_t>(dim)));
   return {.name = std::move(name),
           .shape = std::move(shape),
@@ -179,7 +176,7 @@ TensorPiece slice_piece(std::string name,
           .tensor = tensor};
 }
 
-TensorPiece buffer_piece(std::string name, const at::Tensor& tensor) {
+TensorPiece buffer_piece(std::string name, const Tensor& tensor) {
   TensorPiece piece = whole_piece(std::move(name), tensor);
   piece.is_buffer = true;
   return piece;

@@ -48,7 +48,7 @@ struct TensorPiece {
   std::vector<int64_t> shape;  // of the undivided tensor
   Elements
       elements;  // the elements that `tensor` has, in its order; equal on all ranks that have them
-  at::Tensor tensor;
+  Tensor tensor;
   bool is_buffer =
       false;  // values may differ between the ranks that have it: the first rank's are used
   bool is_own = false;  // values differ and each rank's are kept; every rank has it whole
@@ -63,8 +63,8 @@ struct TensorPiece {
 };
 using TensorPieces = std::vector<TensorPiece>;
 
-TensorPiece whole_piece(std::string name, const at::Tensor& tensor);
-TensorPiece buffer_piece(std::string name, const at::Tensor& tensor);  // the same for a buffer
+TensorPiece whole_piece(std::string name, const Tensor& tensor);
+TensorPiece buffer_piece(std::string name, const Tensor& tensor);  // the same for a buffer
 
 // All parameters and buffers, for ranks that train alone for some steps (LocalSGD, DiLoCo,
 // GossipAverage). Each rank has its own values and optimizer state, and gets them back. With
@@ -73,11 +73,8 @@ TensorPiece buffer_piece(std::string name, const at::Tensor& tensor);  // the sa
 TensorPieces own_pieces(const torch::nn::Module& model);
 
 // `tensor` is the whole tensor's slice from `begin` on along `dim`.
-TensorPiece slice_piece(std::string name,
-                        std::vector<int64_t> shape,
-                        size_t dim,
-                        int64_t begin,
-                        const at::Tensor& tensor);
+TensorPiece slice_piece(
+    std::string name, std::vector<int64_t> shape, size_t dim, int64_t begin, const Tensor& tensor);
 
 // All parameters and buffers, for a model that is whole on every rank. Throws: as model_tensors.
 TensorPieces whole_pieces(const torch::nn::Module& model);

@@ -23,6 +23,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/pickle.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
@@ -271,7 +272,7 @@ class TorchFile : public WeightSource {
 
   bool is_readable(const std::string& name) const override { return pickled_.at(name).got.empty(); }
 
-  at::Tensor read(const std::string& name) const override {
+  Tensor read(const std::string& name) const override {
     const PickledTensor& tensor = pickled_.at(name);
     if (!tensor.got.empty())
       refuse_torch_file(path_, cat("plain numbers as '", name, "'"), tensor.got, tensor.next);
@@ -281,10 +282,10 @@ class TorchFile : public WeightSource {
       refuse_torch_file(path_,
                         cat(needed, " numbers for '", name, "'"),
                         cat("a storage of ", storage.size, " bytes"));
-    const at::Tensor out = at::empty(tensor.sizes, tensor.type);
+    const Tensor out = at::empty(tensor.sizes, tensor.type);
     if (needed == 0)
       return out;
-    const at::Tensor values = tensor.type == at::kBool ? out.view(at::kByte) : out;
+    const Tensor values = tensor.type == at::kBool ? out.view(at::kByte) : out;
     values.copy_(at::from_blob(
         storage.begin,
         tensor.sizes,

@@ -37,9 +37,9 @@ class SafetensorsWeights : public WeightSource {
 
   const TensorEntries& tensors() const override { return entries_; }
 
-  at::Tensor read(const std::string& name) const override {
+  Tensor read(const std::string& name) const override {
     const TensorEntry& kind = entries_.at(name);
-    const at::Tensor values = at::empty(kind.shape, scalar_type_of(kind));
+    const Tensor values = at::empty(kind.shape, scalar_type_of(kind));
     source_.read(name, all_elements(kind.shape), values.mutable_data_ptr());
     check_bools(path_, name, values);
     return values;

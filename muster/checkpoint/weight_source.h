@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/model_state.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ class WeightSource {
   virtual bool is_readable(const std::string& /*name*/) const { return true; }
   // Reads a tensor into contiguous memory of its own on the CPU. Throws: io; invalid_argument if
   // the file is damaged, and for a tensor that is not readable. Its name must be one of tensors().
-  virtual at::Tensor read(const std::string& name) const = 0;
+  virtual Tensor read(const std::string& name) const = 0;
 };
 
 // Opens what a person or a hub calls a model: files as weight_files() finds them, or what

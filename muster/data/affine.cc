@@ -20,6 +20,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
 
@@ -28,7 +29,7 @@ namespace muster::transform {
 namespace {
 
 // The center, counted from the middle of the images.
-std::array<double, 2> center_of(const at::Tensor& images,
+std::array<double, 2> center_of(const Tensor& images,
                                 const std::optional<std::pair<double, double>>& center) {
   if (!center)
     return {0, 0};
@@ -43,15 +44,15 @@ namespace kernel {
 namespace {
 
 // The places of pixels, counted from the middle: -(count - 1) / 2 to (count - 1) / 2.
-at::Tensor from_middle(int64_t count, const at::Tensor& like) {
+Tensor from_middle(int64_t count, const Tensor& like) {
   return at::arange(count, like.options().dtype(at::kFloat)).add_((1.0 - as_double(count)) / 2);
 }
 
 // One of the six numbers of all matrices, in units of half the image's extent.
-at::Tensor entry_of(const at::Tensor& like,
-                    const std::vector<Matrix>& matrices,
-                    size_t which,
-                    double half) {
+Tensor entry_of(const Tensor& like,
+                const std::vector<Matrix>& matrices,
+                size_t which,
+                double half) {
   Numbers entries;
   const float unit = as_float(half);
   for (const Matrix& matrix : matrices) {
@@ -62,7 +63,7 @@ at::Tensor entry_of(const at::Tensor& like,
 }
 
 // Says where the image is read. Shapes: [N, height, width, 2].
-at::Tensor grid_of(const at::Tensor& images, const std::vector<Matrix>& matrices) {
+Tensor grid_of(const Tensor& images, const std::vector<Matrix>& matrices) {
   const int64_t height = images.size(2);
   const int64_t width = images.size(3);
   const auto x = from_middle(width, images);
@@ -76,11 +77,11 @@ at::Tensor grid_of(const at::Tensor& images, const std::vector<Matrix>& matrices
   return at::stack({row(0, 0.5 * as_double(width)), row(3, 0.5 * as_double(height))}, 3);
 }
 
-at::Tensor fill_of(const at::Tensor& like, const std::vector<double>& fill) {
+Tensor fill_of(const Tensor& like, const std::vector<double>& fill) {
   return on_device_of(like, fill).view({1, -1, 1, 1});
 }
 
-at::Tensor sampled(const at::Tensor& values, const at::Tensor& grid, Interpolation interpolation) {
+Tensor sampled(const Tensor& values, const Tensor& grid, Interpolation interpolation) {
   constexpr int64_t kBilinear = 0;
   constexpr int64_t kNearest = 1;
   constexpr int64_t kZeros = 0;
@@ -90,7 +91,7 @@ at::Tensor sampled(const at::Tensor& values, const at::Tensor& grid, Interpolati
 }
 
 // Fills what lies outside of the image. The last channel is the mask: 1 within the image.
-at::Tensor filled(const at::Tensor& with_mask, const AffineOptions& options) {
+Tensor filled(const Tensor& with_mask, const AffineOptions& options) {
   const int64_t channels = with_mask.size(1) - 1;
   const auto values = with_mask.narrow(1, 0, channels);
   const auto mask = with_mask.narrow(1, channels, 1);
@@ -102,7 +103,7 @@ at::Tensor filled(const at::Tensor& with_mask, const AffineOptions& options) {
 
 // The quarters that an angle from 0 to below 360 has; nothing for another angle. An odd number of
 // quarters gives an image of another shape, unless it is a square.
-std::optional<int64_t> quarters_of(double angle, const at::Tensor& images) {
+std::optional<int64_t> quarters_of(double angle, const Tensor& images) {
   const bool is_square = images.size(2) == images.size(3);
   for (int64_t quarters = 0; quarters < 4; quarters += is_square ? 1 : 2)
     if (angle == 90 * as_double(quarters))
@@ -132,9 +133,9 @@ Matrix inverse_of(const AffineMap& map) {
   return matrix;
 }
 
-at::Tensor affine(const at::Tensor& images,
-                  const std::vector<Matrix>& matrices,
-                  const AffineOptions& options) {
+Tensor affine(const Tensor& images,
+              const std::vector<Matrix>& matrices,
+              const AffineOptions& options) {
   if (images.numel() == 0)
     return images;
   auto values = images.to(at::kFloat);
@@ -149,7 +150,7 @@ at::Tensor affine(const at::Tensor& images,
   return is_bytes(images) ? found.round().to(at::kByte) : found;
 }
 
-at::Tensor rotate(const at::Tensor& images, const Numbers& angles, const AffineOptions& options) {
+Tensor rotate(const Tensor& images, const Numbers& angles, const AffineOptions& options) {
   constexpr int64_t kOther = 4;
   Kinds kinds;
   std::vector<Matrix> matrices;
@@ -159,7 +160,7 @@ at::Tensor rotate(const at::Tensor& images, const Numbers& angles, const AffineO
     kinds.push_back(quarters.value_or(kOther));
     matrices.push_back(inverse_of({.angle = -turn, .center = center_of(images, options.center)}));
   }
-  return by_kind(images, kinds, [&](int64_t kind, const at::Tensor& part, const auto& which) {
+  return by_kind(images, kinds, [&](int64_t kind, const Tensor& part, const auto& which) {
     return kind == kOther ? affine(part, chosen(matrices, which), options)
                           : at::rot90(part, kind, {2, 3});
   });
@@ -176,7 +177,7 @@ void check_shear(const char* what, std::pair<double, double> degrees) {
   check_range(what, "shear", degrees, -kMostShear, kMostShear);
 }
 
-void check_affine(const at::Tensor& images, const RandomAffineOptions& options) {
+void check_affine(const Tensor& images, const RandomAffineOptions& options) {
   const char* const what = "random_affine";
   check_images(what, images);
   check_range(what, "number of degrees", options.degrees);
@@ -188,18 +189,16 @@ void check_affine(const at::Tensor& images, const RandomAffineOptions& options) 
   check_fill(what, images, options.fill);
 }
 
-at::Tensor rotate_all(const at::Tensor& images,
-                      const Numbers& angles,
-                      const AffineOptions& options) {
-  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
+Tensor rotate_all(const Tensor& images, const Numbers& angles, const AffineOptions& options) {
+  return in_parts(images, [&](const Tensor& part, const auto& which) {
     return kernel::rotate(part, chosen(angles, which), options);
   });
 }
 
-at::Tensor affine_all(const at::Tensor& images,
-                      const std::vector<kernel::Matrix>& matrices,
-                      const AffineOptions& options) {
-  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
+Tensor affine_all(const Tensor& images,
+                  const std::vector<kernel::Matrix>& matrices,
+                  const AffineOptions& options) {
+  return in_parts(images, [&](const Tensor& part, const auto& which) {
     return kernel::affine(part, chosen(matrices, which), options);
   });
 }
@@ -210,7 +209,7 @@ AffineOptions affine_options(const Options& options) {
 }
 
 // The draws come in torchvision's order; what is not to change costs none there, and one here.
-kernel::Matrix drawn_matrix(const at::Tensor& images,
+kernel::Matrix drawn_matrix(const Tensor& images,
                             Generator& rng,
                             const RandomAffineOptions& options) {
   const auto draw = [&](std::pair<double, double> range) {
@@ -230,12 +229,12 @@ kernel::Matrix drawn_matrix(const at::Tensor& images,
 
 }  // namespace
 
-at::Tensor affine(const at::Tensor& images,
-                  double angle,
-                  std::pair<double, double> translate,
-                  double scale,
-                  std::pair<double, double> shear,
-                  const AffineOptions& options) {
+Tensor affine(const Tensor& images,
+              double angle,
+              std::pair<double, double> translate,
+              double scale,
+              std::pair<double, double> shear,
+              const AffineOptions& options) {
   check_images("affine", images);
   check_within("affine", "number of degrees", angle);
   check_within("affine", "translation", translate.first);
@@ -252,16 +251,16 @@ at::Tensor affine(const at::Tensor& images,
   return affine_all(images, std::vector(images_of(images), matrix), options);
 }
 
-at::Tensor rotate(const at::Tensor& images, double angle, const AffineOptions& options) {
+Tensor rotate(const Tensor& images, double angle, const AffineOptions& options) {
   check_images("rotate", images);
   check_within("rotate", "number of degrees", angle);
   check_fill("rotate", images, options.fill);
   return rotate_all(images, Numbers(images_of(images), angle), options);
 }
 
-at::Tensor random_rotation(const at::Tensor& images,
-                           RandomSource rng,
-                           const RandomRotationOptions& options) {
+Tensor random_rotation(const Tensor& images,
+                       RandomSource rng,
+                       const RandomRotationOptions& options) {
   const char* const what = "random_rotation";
   check_images(what, images);
   check_range(what, "number of degrees", options.degrees);
@@ -272,9 +271,7 @@ at::Tensor random_rotation(const at::Tensor& images,
   return rotate_all(images, angles, affine_options(options));
 }
 
-at::Tensor random_affine(const at::Tensor& images,
-                         RandomSource rng,
-                         const RandomAffineOptions& options) {
+Tensor random_affine(const Tensor& images, RandomSource rng, const RandomAffineOptions& options) {
   check_affine(images, options);
   const auto matrices = drawn_for_each("random_affine", images, rng, [&](Generator& of_image) {
     return drawn_matrix(images, of_image, options);

@@ -11,6 +11,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/auto_augment_policies.h"
 #include "muster/data/image_kernels.h"
@@ -30,7 +31,7 @@ struct Space {
 };
 
 // Of RandAugment and of AutoAugment.
-Space rand_augment_space(const at::Tensor& images) {
+Space rand_augment_space(const Tensor& images) {
   return {.shear = 0.3,
           .translate_x = 150.0 / 331.0 * as_double(images.size(-1)),
           .translate_y = 150.0 / 331.0 * as_double(images.size(-2)),
@@ -47,7 +48,7 @@ double evenly_spaced(double from, double to, int64_t bins, int64_t which) {
   return at::linspace(from, to, bins, at::kFloat)[which].item<double>();
 }
 
-kernel::AffineMap sheared(const at::Tensor& images, double x, double y) {
+kernel::AffineMap sheared(const Tensor& images, double x, double y) {
   const auto degrees = [](double tangent) {
     return std::atan(tangent) * (180 / std::numbers::pi);
   };
@@ -57,10 +58,10 @@ kernel::AffineMap sheared(const at::Tensor& images, double x, double y) {
 }
 
 template <class MapOf>
-at::Tensor moved(const at::Tensor& images,
-                 const Numbers& magnitudes,
-                 const AffineOptions& options,
-                 const MapOf& map_of) {
+Tensor moved(const Tensor& images,
+             const Numbers& magnitudes,
+             const AffineOptions& options,
+             const MapOf& map_of) {
   std::vector<kernel::Matrix> matrices = mapped(
       magnitudes, [&](const double magnitude) { return kernel::inverse_of(map_of(magnitude)); });
   return kernel::affine(images, matrices, options);
@@ -75,9 +76,9 @@ Numbers factors_of(const Numbers& magnitudes) {
 struct Augmentation {
   double (*magnitude)(const Space& space, int64_t bins, int64_t which) = nullptr;
   bool is_signed = false;
-  at::Tensor (*apply)(const at::Tensor& images,
-                      const Numbers& magnitudes,
-                      const AffineOptions& options) = nullptr;
+  Tensor (*apply)(const Tensor& images,
+                  const Numbers& magnitudes,
+                  const AffineOptions& options) = nullptr;
 };
 
 template <double Space::* reach>
@@ -94,54 +95,52 @@ double threshold_size(const Space& /*space*/, int64_t bins, int64_t which) {
   return evenly_spaced(1, 0, bins, which);
 }
 
-at::Tensor shear_x(const at::Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+Tensor shear_x(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
   return moved(images, sizes, options, [&](double size) { return sheared(images, size, 0); });
 }
 
-at::Tensor shear_y(const at::Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+Tensor shear_y(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
   return moved(images, sizes, options, [&](double size) { return sheared(images, 0, size); });
 }
 
-at::Tensor move_x(const at::Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+Tensor move_x(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
   return moved(images, sizes, options, [](double size) {
     return kernel::AffineMap{.translate = {std::trunc(size), 0}};
   });
 }
 
-at::Tensor move_y(const at::Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+Tensor move_y(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
   return moved(images, sizes, options, [](double size) {
     return kernel::AffineMap{.translate = {0, std::trunc(size)}};
   });
 }
 
 // A kernel of colours that takes factors.
-template <at::Tensor (*change)(const at::Tensor&, const Numbers&)>
-at::Tensor by_factors(const at::Tensor& images,
-                      const Numbers& magnitudes,
-                      const AffineOptions& /*options*/) {
+template <Tensor (*change)(const Tensor&, const Numbers&)>
+Tensor by_factors(const Tensor& images,
+                  const Numbers& magnitudes,
+                  const AffineOptions& /*options*/) {
   return change(images, factors_of(magnitudes));
 }
 
-template <at::Tensor (*change)(const at::Tensor&)>
-at::Tensor without_magnitude(const at::Tensor& images,
-                             const Numbers& /*magnitudes*/,
-                             const AffineOptions& /*options*/) {
+template <Tensor (*change)(const Tensor&)>
+Tensor without_magnitude(const Tensor& images,
+                         const Numbers& /*magnitudes*/,
+                         const AffineOptions& /*options*/) {
   return change(images);
 }
 
-at::Tensor unchanged(const at::Tensor& images) {
+Tensor unchanged(const Tensor& images) {
   return images;
 }
 
-at::Tensor posterized(const at::Tensor& images,
-                      const Numbers& bits,
-                      const AffineOptions& /*options*/) {
+Tensor posterized(const Tensor& images, const Numbers& bits, const AffineOptions& /*options*/) {
   return kernel::posterize(images, bits);
 }
 
-at::Tensor solarized(const at::Tensor& images,
-                     const Numbers& magnitudes,
-                     const AffineOptions& /*options*/) {
+Tensor solarized(const Tensor& images,
+                 const Numbers& magnitudes,
+                 const AffineOptions& /*options*/) {
   Numbers thresholds = magnitudes;
   for (double& threshold : thresholds)
     threshold *= bound_of(images);
@@ -205,14 +204,14 @@ std::array<Drawn, 2> drawn_pair(const SubPolicies& policy, const Space& space, G
 using Turns = std::vector<std::vector<Drawn>>;
 
 template <class Options>
-at::Tensor augment_all(const at::Tensor& images, const Turns& turns, const Options& options) {
+Tensor augment_all(const Tensor& images, const Turns& turns, const Options& options) {
   const AffineOptions of_moves{.interpolation = options.interpolation, .fill = options.fill};
-  return in_parts(images, [&](const at::Tensor& part, const auto& of_part) {
-    at::Tensor now = part;
+  return in_parts(images, [&](const Tensor& part, const auto& of_part) {
+    Tensor now = part;
     for (const auto& of_all : turns) {
       const auto drawn = chosen(of_all, of_part);
       const Kinds kinds = mapped(drawn, &Drawn::change);
-      now = by_kind(now, kinds, [&](int64_t kind, const at::Tensor& some, const auto& which) {
+      now = by_kind(now, kinds, [&](int64_t kind, const Tensor& some, const auto& which) {
         const Numbers magnitudes = mapped(chosen(drawn, which), &Drawn::magnitude);
         return kAugmentations.at(kind).apply(some, magnitudes, of_moves);
       });
@@ -226,7 +225,7 @@ void check_bins(const char* what, int bins) {
     refuse_transform(what, "num_magnitude_bins of 2 or more", cat(bins));
 }
 
-void check_rand_augment(const at::Tensor& images, const RandAugmentOptions& options) {
+void check_rand_augment(const Tensor& images, const RandAugmentOptions& options) {
   const char* const what = "rand_augment";
   check_colors(what, images);
   check_bins(what, options.num_magnitude_bins);
@@ -241,9 +240,7 @@ void check_rand_augment(const at::Tensor& images, const RandAugmentOptions& opti
 
 }  // namespace
 
-at::Tensor auto_augment(const at::Tensor& images,
-                        RandomSource rng,
-                        const AutoAugmentOptions& options) {
+Tensor auto_augment(const Tensor& images, RandomSource rng, const AutoAugmentOptions& options) {
   check_colors("auto_augment", images);
   check_fill("auto_augment", images, options.fill);
   const SubPolicies& policy = sub_policies(options.policy);
@@ -259,9 +256,7 @@ at::Tensor auto_augment(const at::Tensor& images,
   return augment_all(images, turns, options);
 }
 
-at::Tensor rand_augment(const at::Tensor& images,
-                        RandomSource rng,
-                        const RandAugmentOptions& options) {
+Tensor rand_augment(const Tensor& images, RandomSource rng, const RandAugmentOptions& options) {
   check_rand_augment(images, options);
   const Space space = rand_augment_space(images);
   Turns turns(options.num_ops);
@@ -272,9 +267,9 @@ at::Tensor rand_augment(const at::Tensor& images,
   return augment_all(images, turns, options);
 }
 
-at::Tensor trivial_augment_wide(const at::Tensor& images,
-                                RandomSource rng,
-                                const TrivialAugmentOptions& options) {
+Tensor trivial_augment_wide(const Tensor& images,
+                            RandomSource rng,
+                            const TrivialAugmentOptions& options) {
   const char* const what = "trivial_augment_wide";
   check_colors(what, images);
   check_bins(what, options.num_magnitude_bins);

@@ -121,12 +121,12 @@ c10::DataPtr UseOfBatchMemory::allocate(size_t bytes) {
   return memory_.allocate(bytes);
 }
 
-bool has_batch_memory_for(const at::Tensor& source) {
+bool has_batch_memory_for(const Tensor& source) {
   return t_use != nullptr && !c10::GradMode::is_enabled() && source.is_cpu() &&
          source.layout() == at::kStrided && !source.is_quantized();
 }
 
-at::Tensor batch_tensor(const at::TensorOptions& options) {
+Tensor batch_tensor(const at::TensorOptions& options) {
   auto tensor = at::empty({0}, options);
   if (t_use != nullptr && tensor.is_cpu() && !options.pinned_memory())
     tensor.set_(c10::Storage(c10::Storage::use_byte_size_t(),

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -60,10 +61,10 @@ class UseOfBatchMemory : NoCopy {
 
 // Whether a loader has memory for what this thread makes of such a tensor. Gradients need an
 // operation's own result.
-bool has_batch_memory_for(const at::Tensor& source);
+bool has_batch_memory_for(const Tensor& source);
 
 // Without elements, for an operation that is told to write its result there: it takes memory of the
 // loader for which this thread makes a batch. Page-locked memory is LibTorch's, which keeps it too.
-at::Tensor batch_tensor(const at::TensorOptions& options);
+Tensor batch_tensor(const at::TensorOptions& options);
 
 }  // namespace muster

@@ -25,7 +25,7 @@ thread_local BatchPlaces* t_batch_places = nullptr;
 
 using TakenPlaces = std::shared_ptr<std::vector<std::atomic<bool>>>;
 
-at::Tensor tensor_on(c10::Storage storage, at::ScalarType type, at::IntArrayRef sizes) {
+Tensor tensor_on(c10::Storage storage, at::ScalarType type, at::IntArrayRef sizes) {
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKey::CPU, c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
@@ -33,12 +33,12 @@ at::Tensor tensor_on(c10::Storage storage, at::ScalarType type, at::IntArrayRef 
 }
 
 // Only such tensors can be joined byte for byte.
-bool is_plain(const at::Tensor& tensor) {
+bool is_plain(const Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() &&
          !tensor.is_conj() && !tensor.is_neg();
 }
 
-at::Tensor memory_of_strip(bool pinned, int64_t bytes) {
+Tensor memory_of_strip(bool pinned, int64_t bytes) {
   const auto options = at::TensorOptions(at::kByte).pinned_memory(pinned);
   return batch_tensor(options).resize_({bytes});
 }
@@ -47,7 +47,7 @@ at::Tensor memory_of_strip(bool pinned, int64_t bytes) {
 
 struct BatchPlaces::Strip {
   int64_t bytes;  // of an example
-  at::Tensor memory;
+  Tensor memory;
   TakenPlaces taken;
   bool joined = false;
 
@@ -59,12 +59,12 @@ struct BatchPlaces::Strip {
   }
   bool has_some_of(const Tensors& tensors) const {
     int64_t example = 0;
-    return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
       return tensor.const_data_ptr() == at(example++);
     });
   }
   // Whether the example lies there, and nobody else has that memory.
-  bool has(int64_t example, const at::Tensor& tensor) const {
+  bool has(int64_t example, const Tensor& tensor) const {
     return tensor.const_data_ptr() == at(example) && tensor.is_contiguous() && is_plain(tensor) &&
            tensor.use_count() == 1 && tensor.storage().use_count() == 1;
   }
@@ -155,7 +155,7 @@ std::optional<c10::Storage> BatchPlaces::place(int64_t bytes) {
 }
 
 // Nothing, if a place is in use by somebody else. One that nobody uses is free for its example.
-std::optional<at::Tensor> BatchPlaces::filled(const Strip& strip, const Tensors& tensors) const {
+std::optional<Tensor> BatchPlaces::filled(const Strip& strip, const Tensors& tensors) const {
   std::vector<int64_t> elsewhere;
   for (int64_t i = 0; i < examples_; ++i) {
     if (strip.has(i, tensors[i]))
@@ -172,8 +172,8 @@ std::optional<at::Tensor> BatchPlaces::filled(const Strip& strip, const Tensors&
   return batch;
 }
 
-std::optional<at::Tensor> BatchPlaces::join(Tensors& tensors) {
-  const at::Tensor& first = tensors.front();
+std::optional<Tensor> BatchPlaces::join(Tensors& tensors) {
+  const Tensor& first = tensors.front();
   if (example_ >= 0 || !is_plain(first))
     return {};
   const int64_t bytes = first.nbytes();
@@ -198,11 +198,11 @@ std::optional<at::Tensor> BatchPlaces::join(Tensors& tensors) {
   return {};
 }
 
-std::optional<at::Tensor> BatchPlaces::joined(Tensors& tensors) {
+std::optional<Tensor> BatchPlaces::joined(Tensors& tensors) {
   return t_batch_places == nullptr ? std::nullopt : t_batch_places->join(tensors);
 }
 
-at::Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type) {
+Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type) {
   const int64_t bytes = c10::multiply_integers(sizes) * at::elementSize(type);
   if (t_batch_places != nullptr && bytes >= kLeastExampleBytes)
     if (auto place = t_batch_places->place(bytes))

@@ -14,6 +14,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
 
@@ -39,9 +40,7 @@ std::vector<Numbers> gaussian_weights(int64_t taps, const Numbers& sigmas) {
 }
 
 // Sums along a dimension, which becomes shorter by the number of weights less 1.
-at::Tensor weighted_sum(const at::Tensor& values,
-                        int64_t dimension,
-                        const std::vector<Numbers>& weights) {
+Tensor weighted_sum(const Tensor& values, int64_t dimension, const std::vector<Numbers>& weights) {
   const int64_t extent = values.size(dimension) - std::ssize(weights) + 1;
   auto sum = times(values.narrow(dimension, 0, extent), weights[0]);
   for (int64_t tap = 1; tap < std::ssize(weights); ++tap)
@@ -50,7 +49,7 @@ at::Tensor weighted_sum(const at::Tensor& values,
 }
 
 // Sums each place and its two neighbours along a dimension.
-at::Tensor sum_of_three(const at::Tensor& values, int64_t dimension) {
+Tensor sum_of_three(const Tensor& values, int64_t dimension) {
   const int64_t extent = values.size(dimension) - 2;
   const auto from = [&](int64_t begin) {
     return values.narrow(dimension, begin, extent);
@@ -60,11 +59,11 @@ at::Tensor sum_of_three(const at::Tensor& values, int64_t dimension) {
 
 }  // namespace
 
-at::Tensor gaussian_blur(const at::Tensor& images,
-                         int64_t width,
-                         int64_t height,
-                         const Numbers& sigmas_x,
-                         const Numbers& sigmas_y) {
+Tensor gaussian_blur(const Tensor& images,
+                     int64_t width,
+                     int64_t height,
+                     const Numbers& sigmas_x,
+                     const Numbers& sigmas_y) {
   if (images.numel() == 0)
     return images;
   const auto padded =
@@ -75,7 +74,7 @@ at::Tensor gaussian_blur(const at::Tensor& images,
 }
 
 // The border, which has not all its neighbours, stays as it is.
-at::Tensor sharpness(const at::Tensor& images, const Numbers& factors) {
+Tensor sharpness(const Tensor& images, const Numbers& factors) {
   const int64_t height = images.size(2);
   const int64_t width = images.size(3);
   if (images.numel() == 0 || height <= 2 || width <= 2)
@@ -98,7 +97,7 @@ at::Tensor sharpness(const at::Tensor& images, const Numbers& factors) {
 
 namespace {
 
-void check_kernel(const char* what, const at::Tensor& images, std::pair<int64_t, int64_t> kernel) {
+void check_kernel(const char* what, const Tensor& images, std::pair<int64_t, int64_t> kernel) {
   check_images(what, images);
   const auto [width, height] = kernel;
   const auto is_odd = [](int64_t extent) {
@@ -117,11 +116,11 @@ void check_kernel(const char* what, const at::Tensor& images, std::pair<int64_t,
 }
 
 constexpr double kLeastSigma = std::numeric_limits<float>::min();
-at::Tensor blur_all(const at::Tensor& images,
-                    std::pair<int64_t, int64_t> kernel_size,
-                    const Numbers& sigmas_x,
-                    const Numbers& sigmas_y) {
-  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
+Tensor blur_all(const Tensor& images,
+                std::pair<int64_t, int64_t> kernel_size,
+                const Numbers& sigmas_x,
+                const Numbers& sigmas_y) {
+  return in_parts(images, [&](const Tensor& part, const auto& which) {
     return kernel::gaussian_blur(part,
                                  kernel_size.first,
                                  kernel_size.second,
@@ -132,9 +131,9 @@ at::Tensor blur_all(const at::Tensor& images,
 
 }  // namespace
 
-at::Tensor gaussian_blur(const at::Tensor& images,
-                         std::pair<int64_t, int64_t> kernel,
-                         std::pair<double, double> sigma) {
+Tensor gaussian_blur(const Tensor& images,
+                     std::pair<int64_t, int64_t> kernel,
+                     std::pair<double, double> sigma) {
   check_kernel("gaussian_blur", images, kernel);
   check_within("gaussian_blur", "sigma", sigma.first, kLeastSigma);
   check_within("gaussian_blur", "sigma", sigma.second, kLeastSigma);
@@ -142,9 +141,9 @@ at::Tensor gaussian_blur(const at::Tensor& images,
   return blur_all(images, kernel, Numbers(count, sigma.first), Numbers(count, sigma.second));
 }
 
-at::Tensor random_gaussian_blur(const at::Tensor& images,
-                                RandomSource rng,
-                                const GaussianBlurOptions& options) {
+Tensor random_gaussian_blur(const Tensor& images,
+                            RandomSource rng,
+                            const GaussianBlurOptions& options) {
   const char* const what = "random_gaussian_blur";
   check_kernel(what, images, options.kernel);
   check_range(what, "sigma", options.sigma, kLeastSigma);

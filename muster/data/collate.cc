@@ -31,7 +31,7 @@ namespace {
 thread_local bool t_pinned = false;
 
 // Whether both have one type and the same sizes from dimension `first_size` on.
-bool are_alike(const at::Tensor& a, const at::Tensor& b, int64_t first_size) {
+bool are_alike(const Tensor& a, const Tensor& b, int64_t first_size) {
   if (!a.defined() || !b.defined())
     return false;
   if (a.scalar_type() != b.scalar_type() || a.dim() != b.dim() || a.dim() < first_size)
@@ -41,9 +41,9 @@ bool are_alike(const at::Tensor& a, const at::Tensor& b, int64_t first_size) {
 
 // `first_size` of 1: tensors may differ in length.
 void check_alike(const Tensors& tensors, int64_t first_size, const char* advice) {
-  const at::Tensor& first = tensors.front();
+  const Tensor& first = tensors.front();
   for (const size_t i : indices_of(tensors)) {
-    const at::Tensor& other = tensors[i];
+    const Tensor& other = tensors[i];
     if (are_alike(first, other, first_size))
       continue;
     throw invalid_argument("collate: expected tensors of one shape and type",
@@ -69,7 +69,7 @@ void check_alike_but_for_length(const Tensors& values) {
 }
 
 // In a tensor of bytes a filling of -100 would become 156, which may be a class.
-void check_holds(const at::Tensor& example, int64_t filling) {
+void check_holds(const Tensor& example, int64_t filling) {
   if (filling == 0 ||
       at::scalar_tensor(filling, at::kLong).to(example.scalar_type()).item<int64_t>() == filling)
     return;
@@ -82,21 +82,21 @@ void check_holds(const at::Tensor& example, int64_t filling) {
 
 // Returns the options of a batch whose examples are like this one. Only plain tensors of the host
 // can be page-locked.
-at::TensorOptions batch_options(const at::Tensor& example) {
+at::TensorOptions batch_options(const Tensor& example) {
   const bool can_be =
       example.is_cpu() && example.layout() == at::kStrided && !example.is_quantized();
   return example.options().pinned_memory(t_pinned && can_be);
 }
 
 // Whether a loader says where its batch is to lie.
-bool has_place(const at::Tensor& example) {
+bool has_place(const Tensor& example) {
   return has_batch_memory_for(example) || batch_options(example).pinned_memory();
 }
 
 // LibTorch gives the empty tensor the size and the strides that it would give a result of its own,
 // out of the memory that the empty tensor has.
-at::Tensor concatenated(const Tensors& tensors) {
-  const at::Tensor& first = tensors.front();
+Tensor concatenated(const Tensors& tensors) {
+  const Tensor& first = tensors.front();
   if (!has_place(first))
     return at::cat(tensors);
   auto joined = batch_tensor(batch_options(first));
@@ -105,8 +105,8 @@ at::Tensor concatenated(const Tensors& tensors) {
 }
 
 // With a place it has the strides of at::stack(), which also concatenates where it can.
-at::Tensor stack_of_alike(const Tensors& tensors) {
-  const at::Tensor& first = tensors.front();
+Tensor stack_of_alike(const Tensors& tensors) {
+  const Tensor& first = tensors.front();
   if (first.dim() == 0 || !has_place(first))
     return at::stack(tensors);
   auto shape = first.sizes().vec();
@@ -129,24 +129,24 @@ PinnedCollation::~PinnedCollation() {
 namespace collation {
 
 // Numbers keep their width, whatever LibTorch's default type is.
-at::Tensor tensor_of(const std::vector<int64_t>& numbers) {
+Tensor tensor_of(const std::vector<int64_t>& numbers) {
   return at::tensor(numbers, at::kLong);
 }
-at::Tensor tensor_of(const std::vector<double>& numbers) {
+Tensor tensor_of(const std::vector<double>& numbers) {
   return at::tensor(numbers, at::kDouble);
 }
-at::Tensor tensor_of(const std::vector<float>& numbers) {
+Tensor tensor_of(const std::vector<float>& numbers) {
   return at::tensor(numbers, at::kFloat);
 }
 
 }  // namespace collation
 
-at::Tensor stacked(const Tensors& tensors) {
+Tensor stacked(const Tensors& tensors) {
   check_stackable(tensors);
   return stack_of_alike(tensors);
 }
 
-at::Tensor stacked(Tensors&& tensors) {
+Tensor stacked(Tensors&& tensors) {
   check_stackable(tensors);
   if (auto batch = BatchPlaces::joined(tensors))
     return *std::move(batch);
@@ -162,7 +162,7 @@ Padded padded_with(int64_t filling, const Tensors& values) {
   check_alike_but_for_length(values);
   check_holds(values.front(), filling);
   std::vector<int64_t> lengths =
-      mapped(values, [&](const at::Tensor& tensor) { return tensor.size(0); });
+      mapped(values, [&](const Tensor& tensor) { return tensor.size(0); });
   auto shape = values.front().sizes().vec();
   shape.front() = *std::max_element(lengths.begin(), lengths.end());
   shape.insert(shape.begin(), std::ssize(values));
@@ -177,7 +177,7 @@ Packed Packed::collate(const std::vector<Packed>& examples) {
   const auto values = values_of(examples);
   check_alike_but_for_length(values);
   std::vector<int64_t> offsets{0};
-  for (const at::Tensor& tensor : values)
+  for (const Tensor& tensor : values)
     offsets.push_back(offsets.back() + tensor.size(0));
   return {.values = concatenated(values), .offsets = at::tensor(offsets, at::kLong)};
 }

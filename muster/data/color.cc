@@ -10,6 +10,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
 
@@ -19,23 +20,19 @@ namespace {
 
 // The same number for every image.
 template <class Kernel>
-at::Tensor with_number(const at::Tensor& images, double number, const Kernel& kernel) {
-  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
+Tensor with_number(const Tensor& images, double number, const Kernel& kernel) {
+  return in_parts(images, [&](const Tensor& part, const auto& which) {
     return kernel(part, Numbers(which.size(), number));
   });
 }
 
 template <class Kernel>
-at::Tensor without_numbers(const at::Tensor& images, const Kernel& kernel) {
-  return in_parts(images,
-                  [&](const at::Tensor& part, const auto& /*which*/) { return kernel(part); });
+Tensor without_numbers(const Tensor& images, const Kernel& kernel) {
+  return in_parts(images, [&](const Tensor& part, const auto& /*which*/) { return kernel(part); });
 }
 
 template <class Kernel>
-at::Tensor adjusted(const char* what,
-                    const at::Tensor& images,
-                    double factor,
-                    const Kernel& kernel) {
+Tensor adjusted(const char* what, const Tensor& images, double factor, const Kernel& kernel) {
   check_colors(what, images);
   check_within(what, "factor", factor, 0);
   return with_number(images, factor, kernel);
@@ -75,17 +72,17 @@ Jitter drawn_jitter(const JitterRanges& ranges, Generator& rng) {
 }
 
 // The changes that come first in their images' orders, then those that come second, and so on.
-at::Tensor jittered(const at::Tensor& images,
-                    const std::vector<Jitter>& drawn,
-                    const JitterRanges& ranges) {
-  at::Tensor now = images;
+Tensor jittered(const Tensor& images,
+                const std::vector<Jitter>& drawn,
+                const JitterRanges& ranges) {
+  Tensor now = images;
   for (int64_t turn = 0; turn < kChanges; ++turn) {
     Kinds kinds;
     for (const Jitter& of_image : drawn) {
       const int64_t change = of_image.order[turn];
       kinds.push_back(ranges[change] ? change : -1);
     }
-    now = by_kind(now, kinds, [&](int64_t kind, const at::Tensor& part, const auto& which) {
+    now = by_kind(now, kinds, [&](int64_t kind, const Tensor& part, const auto& which) {
       Numbers numbers = mapped(which, [&](const int64_t i) { return drawn[i].numbers[kind]; });
       return kChangeKernels.at(kind)(part, numbers);
     });
@@ -95,60 +92,60 @@ at::Tensor jittered(const at::Tensor& images,
 
 }  // namespace
 
-at::Tensor adjust_brightness(const at::Tensor& images, double factor) {
+Tensor adjust_brightness(const Tensor& images, double factor) {
   return adjusted("adjust_brightness", images, factor, kernel::brightness);
 }
 
-at::Tensor adjust_contrast(const at::Tensor& images, double factor) {
+Tensor adjust_contrast(const Tensor& images, double factor) {
   return adjusted("adjust_contrast", images, factor, kernel::contrast);
 }
 
-at::Tensor adjust_saturation(const at::Tensor& images, double factor) {
+Tensor adjust_saturation(const Tensor& images, double factor) {
   return adjusted("adjust_saturation", images, factor, kernel::saturation);
 }
 
-at::Tensor adjust_hue(const at::Tensor& images, double shift) {
+Tensor adjust_hue(const Tensor& images, double shift) {
   check_colors("adjust_hue", images);
   check_within("adjust_hue", "shift", shift, -0.5, 0.5);
   return with_number(images, shift, kernel::hue);
 }
 
-at::Tensor adjust_sharpness(const at::Tensor& images, double factor) {
+Tensor adjust_sharpness(const Tensor& images, double factor) {
   return adjusted("adjust_sharpness", images, factor, kernel::sharpness);
 }
 
-at::Tensor rgb_to_grayscale(const at::Tensor& images, int64_t channels) {
+Tensor rgb_to_grayscale(const Tensor& images, int64_t channels) {
   check_colors("rgb_to_grayscale", images);
   if (channels != 1 && channels != 3)
     refuse_transform("rgb_to_grayscale", "1 or 3 channels to make", cat(channels));
-  return without_numbers(images, [&](const at::Tensor& part) {
+  return without_numbers(images, [&](const Tensor& part) {
     return kernel::grey(part).to(part.scalar_type()).expand({-1, channels, -1, -1}).clone();
   });
 }
 
-at::Tensor invert(const at::Tensor& images) {
+Tensor invert(const Tensor& images) {
   check_images("invert", images);
   return without_numbers(images, kernel::invert);
 }
 
-at::Tensor posterize(const at::Tensor& images, int64_t bits) {
+Tensor posterize(const Tensor& images, int64_t bits) {
   check_images("posterize", images);
   check_within("posterize", "number of bits", as_double(bits), 0, 8);
   return with_number(images, as_double(bits), kernel::posterize);
 }
 
-at::Tensor solarize(const at::Tensor& images, double threshold) {
+Tensor solarize(const Tensor& images, double threshold) {
   check_images("solarize", images);
   check_within("solarize", "threshold", threshold, -kMostNumber, bound_of(images));
   return with_number(images, threshold, kernel::solarize);
 }
 
-at::Tensor autocontrast(const at::Tensor& images) {
+Tensor autocontrast(const Tensor& images) {
   check_colors("autocontrast", images);
   return without_numbers(images, kernel::autocontrast);
 }
 
-at::Tensor equalize(const at::Tensor& images) {
+Tensor equalize(const Tensor& images) {
   check_images("equalize", images);
   return without_numbers(images, kernel::equalize);
 }
@@ -174,30 +171,28 @@ std::optional<std::pair<double, double>> JitterRange::range(const char* name,
   return std::pair{low, high};
 }
 
-at::Tensor color_jitter(const at::Tensor& images,
-                        RandomSource rng,
-                        const ColorJitterOptions& options) {
+Tensor color_jitter(const Tensor& images, RandomSource rng, const ColorJitterOptions& options) {
   check_colors("color_jitter", images);
   const auto ranges = ranges_of(options);
   const auto drawn = drawn_for_each("color_jitter", images, rng, [&](Generator& of_image) {
     return drawn_jitter(ranges, of_image);
   });
-  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
+  return in_parts(images, [&](const Tensor& part, const auto& which) {
     return jittered(part, chosen(drawn, which), ranges);
   });
 }
 
-at::Tensor random_grayscale(const at::Tensor& images, Generator& rng, double probability) {
+Tensor random_grayscale(const Tensor& images, Generator& rng, double probability) {
   check_colors("random_grayscale", images);
   check_within("random_grayscale", "probability", probability, 0, 1);
   return rng.chance(probability) ? rgb_to_grayscale(images, images.size(-3)) : images;
 }
 
-at::Tensor random_grayscale(const at::Tensor& images, Generators& rngs, double probability) {
+Tensor random_grayscale(const Tensor& images, Generators& rngs, double probability) {
   check_colors("random_grayscale", images);
   check_generators("random_grayscale", images, rngs);
   check_within("random_grayscale", "probability", probability, 0, 1);
-  return by_chance(images, rngs, probability, [](const at::Tensor& some) {
+  return by_chance(images, rngs, probability, [](const Tensor& some) {
     return kernel::grey(some).to(some.scalar_type()).expand_as(some);
   });
 }

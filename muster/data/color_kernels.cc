@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "muster/base/mapped.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/hue_pixels.h"
 #include "muster/data/image_kernels.h"
@@ -26,12 +27,12 @@ namespace {
 constexpr int64_t kByteValues = 256;
 
 // Whole numbers are cut, not rounded.
-at::Tensor as_images(at::Tensor values, const at::Tensor& like) {
+Tensor as_images(Tensor values, const Tensor& like) {
   return values.clamp_(0, bound_of(like)).to(like.scalar_type());
 }
 
 // `table` holds what each byte becomes.
-at::Tensor looked_up(const at::Tensor& images, const at::Tensor& table) {
+Tensor looked_up(const Tensor& images, const Tensor& table) {
   if (!images.is_non_overlapping_and_dense())
     return looked_up(images.contiguous(), table);
   auto out = at::empty_strided(images.sizes(), images.strides(), images.options());
@@ -45,7 +46,7 @@ at::Tensor looked_up(const at::Tensor& images, const at::Tensor& table) {
 
 // For what makes of a value another one, whatever the pixel and the channel.
 template <class Formula>
-at::Tensor pointwise(const at::Tensor& images, const Formula& formula) {
+Tensor pointwise(const Tensor& images, const Formula& formula) {
   if (!images.is_cpu() || !is_bytes(images) || images.numel() < 4 * kByteValues)
     return formula(images);
   const auto bytes = at::arange(kByteValues, at::kByte).view({1, 1, 1, kByteValues});
@@ -53,7 +54,7 @@ at::Tensor pointwise(const at::Tensor& images, const Formula& formula) {
 }
 
 // factor × images + (1 - factor) × others
-at::Tensor blend(const at::Tensor& images, const at::Tensor& others, const Numbers& factors) {
+Tensor blend(const Tensor& images, const Tensor& others, const Numbers& factors) {
   Numbers rest = factors;
   for (double& factor : rest)
     factor = 1 - factor;
@@ -64,7 +65,7 @@ at::Tensor blend(const at::Tensor& images, const at::Tensor& others, const Numbe
 
 // Of each image's grey. The sum is exact, so it does not depend on the order, nor on the number of
 // threads: bytes are whole numbers, and floats are made so.
-at::Tensor mean_of_grey(const at::Tensor& images) {
+Tensor mean_of_grey(const Tensor& images) {
   constexpr double kOne = 1 << 30;
   auto values = grey(images).to(at::kDouble);
   if (!is_bytes(images))
@@ -74,11 +75,11 @@ at::Tensor mean_of_grey(const at::Tensor& images) {
 }
 
 struct Hsv {
-  at::Tensor hue, saturation, value;
+  Tensor hue, saturation, value;
 };
 
 // Where all channels are equal there is no hue, and no division by 0.
-Hsv hsv_of(const at::Tensor& rgb) {
+Hsv hsv_of(const Tensor& rgb) {
   const auto red = rgb.select(1, 0);
   const auto green = rgb.select(1, 1);
   const auto blue = rgb.select(1, 2);
@@ -104,7 +105,7 @@ Hsv hsv_of(const at::Tensor& rgb) {
 
 // The six sextants of the circle take their channels from these four in turn. A full circle, which
 // rounding can make, is none of those that are looked for, and so the first.
-at::Tensor rgb_of(const Hsv& hsv) {
+Tensor rgb_of(const Hsv& hsv) {
   const auto& value = hsv.value;
   const auto sextants = hsv.hue.mul(6);
   const auto whole = sextants.floor();
@@ -114,10 +115,10 @@ at::Tensor rgb_of(const Hsv& hsv) {
   const auto down = weighted.neg().add_(1.0).mul_(value).clamp_(0, 1);
   const auto up = weighted.add_(rest).mul_(value).clamp_(0, 1);
   const auto low = rest.mul(value).clamp_(0, 1);
-  std::array<at::Tensor, 6> is_in;
+  std::array<Tensor, 6> is_in;
   for (int64_t i = 1; i < std::ssize(is_in); ++i)
     is_in[i] = whole.eq(i);
-  const auto channel = [&](const std::array<at::Tensor, 6>& of_sextant) {
+  const auto channel = [&](const std::array<Tensor, 6>& of_sextant) {
     auto chosen = of_sextant[0];
     for (int64_t i = 1; i < std::ssize(of_sextant); ++i)
       chosen = at::where(is_in[i], of_sextant[i], chosen);
@@ -130,16 +131,16 @@ at::Tensor rgb_of(const Hsv& hsv) {
 }
 
 // As torchvision converts them, which is not to_float().
-at::Tensor unit_floats(const at::Tensor& images) {
+Tensor unit_floats(const Tensor& images) {
   return is_bytes(images) ? images.to(at::kFloat).mul_(1.0 / 255) : images;
 }
 
-at::Tensor from_unit_floats(const at::Tensor& floats, at::ScalarType type) {
+Tensor from_unit_floats(const Tensor& floats, at::ScalarType type) {
   return type == at::kByte ? floats.mul(255 + 1.0 - 1e-3).to(at::kByte) : floats;
 }
 
 template <class Value>
-Planes<Value> planes_of(Value* values, const at::Tensor& image) {
+Planes<Value> planes_of(Value* values, const Tensor& image) {
   const int64_t step = image.stride(1);
   return {.red = values,
           .green = values + step,
@@ -150,7 +151,7 @@ Planes<Value> planes_of(Value* values, const at::Tensor& image) {
 
 // Of one image. Its pixels must lie one after the other.
 template <class Value>
-at::Tensor hue_here(const at::Tensor& image, float shift) {
+Tensor hue_here(const Tensor& image, float shift) {
   const bool is_even = image.stride(2) == image.size(3) * image.stride(3);
   if (!is_even || !image.is_non_overlapping_and_dense())
     return hue_here<Value>(image.clone(at::MemoryFormat::Contiguous), shift);  // strides as well
@@ -163,7 +164,7 @@ at::Tensor hue_here(const at::Tensor& image, float shift) {
 
 }  // namespace
 
-at::Tensor grey(const at::Tensor& images) {
+Tensor grey(const Tensor& images) {
   const auto channel = [&](int64_t c) {
     return images.narrow(1, c, 1).to(at::kFloat);
   };
@@ -173,21 +174,21 @@ at::Tensor grey(const at::Tensor& images) {
   return is_bytes(images) ? sum.floor_() : sum;
 }
 
-at::Tensor brightness(const at::Tensor& images, const Numbers& factors) {
-  return pointwise(
-      images, [&](const at::Tensor& values) { return as_images(times(values, factors), values); });
+Tensor brightness(const Tensor& images, const Numbers& factors) {
+  return pointwise(images,
+                   [&](const Tensor& values) { return as_images(times(values, factors), values); });
 }
 
-at::Tensor contrast(const at::Tensor& images, const Numbers& factors) {
+Tensor contrast(const Tensor& images, const Numbers& factors) {
   const auto mean = mean_of_grey(images);
-  return pointwise(images, [&](const at::Tensor& values) { return blend(values, mean, factors); });
+  return pointwise(images, [&](const Tensor& values) { return blend(values, mean, factors); });
 }
 
-at::Tensor saturation(const at::Tensor& images, const Numbers& factors) {
+Tensor saturation(const Tensor& images, const Numbers& factors) {
   return images.size(1) == 1 ? images : blend(images, grey(images), factors);
 }
 
-at::Tensor hue(const at::Tensor& images, const Numbers& shifts) {
+Tensor hue(const Tensor& images, const Numbers& shifts) {
   if (images.size(1) == 1 || images.numel() == 0)
     return images;
   if (images.is_cpu())
@@ -199,11 +200,11 @@ at::Tensor hue(const at::Tensor& images, const Numbers& shifts) {
   return from_unit_floats(rgb_of(hsv), images.scalar_type());
 }
 
-at::Tensor invert(const at::Tensor& images) {
+Tensor invert(const Tensor& images) {
   return is_bytes(images) ? images.bitwise_not() : images.neg().add_(1.0);
 }
 
-at::Tensor posterize(const at::Tensor& images, const Numbers& bits) {
+Tensor posterize(const Tensor& images, const Numbers& bits) {
   const Numbers levels = mapped(bits, [&](const double number) { return std::exp2(number); });
   const auto number_of = on_device_of(images, levels);
   if (!is_bytes(images))
@@ -213,13 +214,13 @@ at::Tensor posterize(const at::Tensor& images, const Numbers& bits) {
   return images.bitwise_and(mask);
 }
 
-at::Tensor solarize(const at::Tensor& images, const Numbers& thresholds) {
-  return pointwise(images, [&](const at::Tensor& values) {
+Tensor solarize(const Tensor& images, const Numbers& thresholds) {
+  return pointwise(images, [&](const Tensor& values) {
     return at::where(values.ge(on_device_of(values, thresholds)), invert(values), values);
   });
 }
 
-at::Tensor autocontrast(const at::Tensor& images) {
+Tensor autocontrast(const Tensor& images) {
   if (images.numel() == 0)
     return images;
   const auto planes = images.contiguous();
@@ -234,7 +235,7 @@ at::Tensor autocontrast(const at::Tensor& images) {
 
 // Pillow's way: each value becomes the rank of the pixels below it, in steps of a 255th of all but
 // the brightest. A channel with too few other pixels stays.
-at::Tensor equalize(const at::Tensor& images) {
+Tensor equalize(const Tensor& images) {
   if (images.numel() == 0)
     return images;
   const auto bytes = is_bytes(images) ? images : from_unit_floats(images, at::kByte);

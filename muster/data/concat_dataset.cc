@@ -20,7 +20,7 @@ namespace {
 constexpr Refusal refuse_joined{"concat data set"};
 
 // "Float [3, 32] on cpu" of one sample.
-std::string kind_of(const at::Tensor& rows) {
+std::string kind_of(const Tensor& rows) {
   return cat(c10::toString(rows.scalar_type()),
              " [",
              join(rows.sizes().slice(1), ", "),
@@ -47,8 +47,8 @@ JoinedSizes::Place JoinedSizes::place_of(int64_t sample) const {
   return {.part = part, .index = sample - (ends_[part] - sizes_[part])};
 }
 
-std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const at::Tensor& rows) {
-  const at::Tensor samples = rows.cpu().contiguous();
+std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const Tensor& rows) {
+  const Tensor samples = rows.cpu().contiguous();
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
   const size_t parts = sizes.sizes().size();
   std::vector<std::vector<int64_t>> there(parts), places(parts);
@@ -66,12 +66,11 @@ std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const at::Tensor&
   return by_part;
 }
 
-at::Tensor first_row() {
+Tensor first_row() {
   return at::zeros({1}, at::kLong);
 }
 
-void put_rows(
-    const at::Tensor& from, const at::Tensor& places, int64_t size, bool pinned, at::Tensor* to) {
+void put_rows(const Tensor& from, const Tensor& places, int64_t size, bool pinned, Tensor* to) {
   if (!to->defined()) {
     auto shape = from.sizes().vec();
     shape[0] = size;

@@ -13,8 +13,8 @@
 
 namespace muster::transform {
 
-at::Tensor random_crop(
-    const at::Tensor& images, int64_t height, int64_t width, Generators& rngs, int64_t padding) {
+Tensor random_crop(
+    const Tensor& images, int64_t height, int64_t width, Generators& rngs, int64_t padding) {
   check_batch("random_crop", images, rngs);
   check_image_size("random_crop", height, width);
   check_padding("random_crop", padding, std::max(images.size(2), images.size(3)));
@@ -34,9 +34,9 @@ at::Tensor random_crop(
   return parts.empty() ? padded.narrow(2, 0, height).narrow(3, 0, width) : at::stack(parts);
 }
 
-at::Tensor random_flip(const at::Tensor& images, Generators& rngs, double probability) {
+Tensor random_flip(const Tensor& images, Generators& rngs, double probability) {
   check_batch("random_flip", images, rngs);
-  return by_chance(images, rngs, probability, [](const at::Tensor& some) { return some.flip(3); });
+  return by_chance(images, rngs, probability, [](const Tensor& some) { return some.flip(3); });
 }
 
 }  // namespace muster::transform

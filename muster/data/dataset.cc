@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/batch_memory.h"
 
 namespace muster {
@@ -17,7 +18,7 @@ namespace {
 
 // The rows are gathered straight into page-locked memory where that is asked for, which saves a
 // copy on the way to a GPU, or into memory that the loader's batches have had before.
-at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned) {
+Tensor rows_of(const Tensor& source, const Tensor& rows, bool pinned) {
   const bool is_placed = has_batch_memory_for(source) || (pinned && source.is_cpu());
   if (!is_placed)
     return source.index_select(0, rows.to(source.device()));
@@ -30,7 +31,7 @@ at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned
 
 }  // namespace
 
-TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
+TensorDataset::TensorDataset(Tensor features, Tensor labels)
     : features_(std::move(features)), labels_(std::move(labels)) {
   if (!features_.defined() || !labels_.defined() || features_.dim() < 1 || labels_.dim() < 1) {
     throw invalid_argument(
@@ -58,7 +59,7 @@ void datasets::refuse_null_dataset() {
       "data set: expected a data set, got a null pointer; make it with std::make_shared");
 }
 
-LabelledExample TensorDataset::get_batch(const at::Tensor& rows, bool pinned) const {
+LabelledExample TensorDataset::get_batch(const Tensor& rows, bool pinned) const {
   return {.features = rows_of(features_, rows, pinned), .labels = rows_of(labels_, rows, pinned)};
 }
 

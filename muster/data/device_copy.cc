@@ -25,7 +25,7 @@ std::optional<c10::Stream> DeviceCopy::current_stream() const {
 void DeviceCopy::pin(const ForEachTensor& for_each) const {
   if (!pin_)
     return;
-  for_each([](at::Tensor& tensor) {
+  for_each([](Tensor& tensor) {
     if (tensor.is_cpu() && !tensor.is_pinned())
       tensor = tensor.pin_memory();
   });
@@ -39,7 +39,7 @@ DeviceCopy::Started DeviceCopy::start(const ForEachTensor& for_each) const {
   std::optional<c10::StreamGuard> guard;
   if (stream_)
     guard.emplace(*stream_);
-  for_each([&](at::Tensor& tensor) { tensor = tensor.to(device_, /*non_blocking=*/pin_); });
+  for_each([&](Tensor& tensor) { tensor = tensor.to(device_, /*non_blocking=*/pin_); });
   if (!stream_)
     return nullptr;
   auto done = std::make_shared<c10::Event>(device_.type());
@@ -54,7 +54,7 @@ void DeviceCopy::wait(const Started& started, const ForEachTensor& for_each) con
     return;
   const c10::Stream current = *current_stream();
   started->block(current);
-  for_each([&](at::Tensor& tensor) { tensor.record_stream(current); });
+  for_each([&](Tensor& tensor) { tensor.record_stream(current); });
 }
 
 // The stream's guard also puts back the one that the thread had.

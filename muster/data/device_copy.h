@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 
+#include "muster/base/tensors.h"
 #include "muster/data/collate.h"
 
 namespace muster {
@@ -33,7 +34,7 @@ class DeviceCopy {
   std::optional<c10::Stream> current_stream() const;
 
   // Calls its argument with each tensor of a batch, to be replaced or used.
-  using ForEachTensor = std::function<void(const std::function<void(at::Tensor&)>&)>;
+  using ForEachTensor = std::function<void(const std::function<void(Tensor&)>&)>;
   // Moves what is not in page-locked memory there, if batches are to be. For the thread that made
   // the batch: it costs a copy.
   void pin(const ForEachTensor& for_each) const;

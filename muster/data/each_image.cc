@@ -23,7 +23,7 @@ namespace {
 
 // From the host to the device of `like`.
 template <class T>
-at::Tensor sent(const at::Tensor& like, const std::vector<T>& values, at::ScalarType type) {
+Tensor sent(const Tensor& like, const std::vector<T>& values, at::ScalarType type) {
   const auto here = at::tensor(values, at::dtype(type));
   return like.is_cpu() ? here : here.pin_memory().to(like.device(), /*non_blocking=*/true);
 }
@@ -46,7 +46,7 @@ std::vector<int64_t> of_kind(const Kinds& kinds, int64_t kind) {
                          "; look at what comes before it");
 }
 
-void check_image(const char* what, const at::Tensor& image) {
+void check_image(const char* what, const Tensor& image) {
   if (image.defined() && image.dim() == 3 && image.is_cpu() &&
       (image.scalar_type() == at::kByte || image.scalar_type() == at::kFloat))
     return;
@@ -56,7 +56,7 @@ void check_image(const char* what, const at::Tensor& image) {
       image.defined() ? cat(tensor_text(image), " on ", image.device().str()) : tensor_text(image));
 }
 
-void check_images(const char* what, const at::Tensor& images) {
+void check_images(const char* what, const Tensor& images) {
   if (images.defined() && (images.dim() == 3 || images.dim() == 4) &&
       (images.scalar_type() == at::kByte || images.scalar_type() == at::kFloat))
     return;
@@ -66,7 +66,7 @@ void check_images(const char* what, const at::Tensor& images) {
                    tensor_text(images));
 }
 
-void check_colors(const char* what, const at::Tensor& images) {
+void check_colors(const char* what, const Tensor& images) {
   check_images(what, images);
   const int64_t channels = images.size(-3);
   if (channels != 1 && channels != 3)
@@ -100,13 +100,13 @@ void check_padding(const char* what, int64_t padding, int64_t side) {
     refuse_transform(what, cat("a padding from 0 to ", most), cat(padding));
 }
 
-void check_generators(const char* what, const at::Tensor& images, const Generators& rngs) {
+void check_generators(const char* what, const Tensor& images, const Generators& rngs) {
   if (rngs.size() != images_of(images))
     refuse_transform(
         what, cat("a generator for each of ", images_of(images), " images"), cat(rngs.size()));
 }
 
-void check_batch(const char* what, const at::Tensor& images, const Generators& rngs) {
+void check_batch(const char* what, const Tensor& images, const Generators& rngs) {
   check_images(what, images);
   if (images.dim() != 4)
     refuse_transform(what,
@@ -115,7 +115,7 @@ void check_batch(const char* what, const at::Tensor& images, const Generators& r
   check_generators(what, images, rngs);
 }
 
-void check_fill(const char* what, const at::Tensor& images, const std::vector<double>& fill) {
+void check_fill(const char* what, const Tensor& images, const std::vector<double>& fill) {
   const int64_t channels = images.size(-3);
   const int64_t count = std::ssize(fill);
   if (count > 1 && count != channels)
@@ -125,21 +125,21 @@ void check_fill(const char* what, const at::Tensor& images, const std::vector<do
     check_within(what, "fill", value, bytes ? 0 : -kMostNumber, bytes ? 255 : kMostNumber);
 }
 
-int64_t images_of(const at::Tensor& images) {
+int64_t images_of(const Tensor& images) {
   return images.dim() == 4 ? images.size(0) : 1;
 }
 
-at::Tensor on_device_of(const at::Tensor& like, const Numbers& numbers) {
+Tensor on_device_of(const Tensor& like, const Numbers& numbers) {
   return sent(like, numbers, at::kFloat).view({-1, 1, 1, 1});
 }
 
-at::Tensor times(const at::Tensor& images, const Numbers& numbers) {
+Tensor times(const Tensor& images, const Numbers& numbers) {
   const auto values = images.to(at::kFloat);
   return images.is_cpu() ? values.mul(numbers.at(0)) : values.mul(on_device_of(images, numbers));
 }
 
 // A product of two floats is exact in double, so that the sum alone is rounded.
-void add_times(at::Tensor& sum, const at::Tensor& values, const Numbers& numbers) {
+void add_times(Tensor& sum, const Tensor& values, const Numbers& numbers) {
   if (sum.is_cpu()) {
     sum.add_(values, numbers.at(0));
     return;
@@ -149,7 +149,7 @@ void add_times(at::Tensor& sum, const at::Tensor& values, const Numbers& numbers
 }
 
 // LibTorch's sums of floats have another last bit where the values do not lie beside each other.
-at::Tensor in_parts(const at::Tensor& images, const Part& change) {
+Tensor in_parts(const Tensor& images, const Part& change) {
   if (images.is_cpu() && !is_bytes(images) && !images.is_contiguous())
     return in_parts(images.contiguous(), change);
   if (images.dim() == 3)
@@ -164,7 +164,7 @@ at::Tensor in_parts(const at::Tensor& images, const Part& change) {
   return at::cat(changed);
 }
 
-at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKind& change) {
+Tensor by_kind(const Tensor& images, const Kinds& kinds, const PartOfKind& change) {
   const auto all_are = [&](int64_t kind) {
     return std::all_of(kinds.begin(), kinds.end(), [&](int64_t of) { return of == kind; });
   };
@@ -183,14 +183,14 @@ at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKin
   return out;
 }
 
-at::Tensor by_chance(const at::Tensor& images,
-                     Generators& rngs,
-                     double probability,
-                     at::Tensor (*change)(const at::Tensor& images)) {
+Tensor by_chance(const Tensor& images,
+                 Generators& rngs,
+                 double probability,
+                 Tensor (*change)(const Tensor& images)) {
   const Kinds kinds = mapped_indices(
       rngs.size(), [&](int64_t i) -> int64_t { return rngs[i].chance(probability) ? 0 : -1; });
-  return in_parts(images, [&](const at::Tensor& part, const auto& which) {
-    return by_kind(part, chosen(kinds, which), [&](int64_t, const at::Tensor& some, const auto&) {
+  return in_parts(images, [&](const Tensor& part, const auto& which) {
+    return by_kind(part, chosen(kinds, which), [&](int64_t, const Tensor& some, const auto&) {
       return change(some);
     });
   });

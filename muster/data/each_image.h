@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/mapped.h"
+#include "muster/base/tensors.h"
 #include "muster/data/generators.h"
 
 namespace muster::transform {
@@ -23,20 +24,20 @@ namespace muster::transform {
                                    const std::string& expected,
                                    const std::string& got);
 
-inline bool is_bytes(const at::Tensor& images) {
+inline bool is_bytes(const Tensor& images) {
   return images.scalar_type() == at::kByte;
 }
 // The largest value: bytes reach from 0 to 255, floats from 0 to 1.
-inline double bound_of(const at::Tensor& images) {
+inline double bound_of(const Tensor& images) {
   return is_bytes(images) ? 255 : 1;
 }
 
 // [channels, height, width], uint8 or float32, on the CPU.
-void check_image(const char* what, const at::Tensor& image);
+void check_image(const char* what, const Tensor& image);
 // [channels, height, width] or [B, channels, height, width], uint8 or float32, on any device.
-void check_images(const char* what, const at::Tensor& images);
+void check_images(const char* what, const Tensor& images);
 // Also of 1 or 3 channels.
-void check_colors(const char* what, const at::Tensor& images);
+void check_colors(const char* what, const Tensor& images);
 // The largest number that a float holds.
 inline constexpr double kMostNumber = std::numeric_limits<float>::max();
 // A number from `least` to `most`, and no NaN.
@@ -56,18 +57,18 @@ void check_image_size(const char* what, int64_t height, int64_t width);
 // On both ends of a side, which must not become longer than there are numbers.
 void check_padding(const char* what, int64_t padding, int64_t side);
 // No value, one, or one a channel.
-void check_fill(const char* what, const at::Tensor& images, const std::vector<double>& fill);
+void check_fill(const char* what, const Tensor& images, const std::vector<double>& fill);
 // A batch [B, channels, height, width], with a generator for each image.
-void check_batch(const char* what, const at::Tensor& images, const Generators& rngs);
+void check_batch(const char* what, const Tensor& images, const Generators& rngs);
 // As many generators as images.
-void check_generators(const char* what, const at::Tensor& images, const Generators& rngs);
+void check_generators(const char* what, const Tensor& images, const Generators& rngs);
 
-int64_t images_of(const at::Tensor& images);
+int64_t images_of(const Tensor& images);
 
 // Calls `draw` with one generator for all images, or with that of each; returns a value an image.
 template <class Draw>
 auto drawn_for_each(const char* what,
-                    const at::Tensor& images,
+                    const Tensor& images,
                     const RandomSource& source,
                     const Draw& draw) {
   if (source.one != nullptr)
@@ -79,29 +80,29 @@ auto drawn_for_each(const char* what,
 // A number for each image of a part.
 using Numbers = std::vector<double>;
 // Shapes: [N, 1, 1, 1] float32 on the device of `like`. Does not wait for the device.
-at::Tensor on_device_of(const at::Tensor& like, const Numbers& numbers);
+Tensor on_device_of(const Tensor& like, const Numbers& numbers);
 // float(images) × number, as a multiplication with a number of the host.
-at::Tensor times(const at::Tensor& images, const Numbers& numbers);
+Tensor times(const Tensor& images, const Numbers& numbers);
 // sum += number × values, rounded once, as torch's add(alpha) on the CPU.
-void add_times(at::Tensor& sum, const at::Tensor& values, const Numbers& numbers);
+void add_times(Tensor& sum, const Tensor& values, const Numbers& numbers);
 
 // Some images of a batch [N, channels, height, width], and which of the batch they are.
-using Part = std::function<at::Tensor(const at::Tensor& images, const std::vector<int64_t>& which)>;
+using Part = std::function<Tensor(const Tensor& images, const std::vector<int64_t>& which)>;
 // Calls `change` with every image alone on the CPU, and with all at once elsewhere; joins what it
 // returns. Shapes: the result has as many dimensions as `images`.
-at::Tensor in_parts(const at::Tensor& images, const Part& change);
+Tensor in_parts(const Tensor& images, const Part& change);
 
 // Calls `change` once for each kind that there is, with the images of that kind; those of a kind
 // below 0 stay. Shapes: images [N, channels, height, width]; each result as its argument.
 using Kinds = std::vector<int64_t>;
-using PartOfKind = std::function<at::Tensor(
-    int64_t kind, const at::Tensor& images, const std::vector<int64_t>& which)>;
-at::Tensor by_kind(const at::Tensor& images, const Kinds& kinds, const PartOfKind& change);
+using PartOfKind =
+    std::function<Tensor(int64_t kind, const Tensor& images, const std::vector<int64_t>& which)>;
+Tensor by_kind(const Tensor& images, const Kinds& kinds, const PartOfKind& change);
 // Calls `change` with the images that chance chooses; each costs one draw of its own generator.
-at::Tensor by_chance(const at::Tensor& images,
-                     Generators& rngs,
-                     double probability,
-                     at::Tensor (*change)(const at::Tensor& images));
+Tensor by_chance(const Tensor& images,
+                 Generators& rngs,
+                 double probability,
+                 Tensor (*change)(const Tensor& images));
 
 // The numbers of these.
 template <class T>

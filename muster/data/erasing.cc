@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/each_image.h"
 
@@ -18,18 +19,18 @@ struct Rectangle {
   int64_t top = 0, left = 0, height = 0, width = 0;
 };
 
-at::Tensor part_of(const at::Tensor& images, const Rectangle& part) {
+Tensor part_of(const Tensor& images, const Rectangle& part) {
   return images.narrow(-2, part.top, part.height).narrow(-1, part.left, part.width);
 }
 
-void check_value(const char* what, const at::Tensor& images, const std::vector<double>& value) {
+void check_value(const char* what, const Tensor& images, const std::vector<double>& value) {
   check_images(what, images);
   if (value.empty())
     refuse_transform(what, "a value, or one a channel", "none");
   check_fill(what, images, value);
 }
 
-void check_erasing(const at::Tensor& images, const RandomErasingOptions& options) {
+void check_erasing(const Tensor& images, const RandomErasingOptions& options) {
   const char* const what = "random_erasing";
   check_value(what, images, options.value);
   check_within(what, "probability", options.probability, 0, 1);
@@ -40,7 +41,7 @@ void check_erasing(const at::Tensor& images, const RandomErasingOptions& options
 }
 
 // Each channel is filled with a number of the host, which waits for no device.
-void fill_part(const at::Tensor& part, const std::vector<double>& value) {
+void fill_part(const Tensor& part, const std::vector<double>& value) {
   if (value.size() == 1) {
     part.fill_(value[0]);
     return;
@@ -50,7 +51,7 @@ void fill_part(const at::Tensor& part, const std::vector<double>& value) {
 }
 
 // The draws come in torchvision's order. None of ten may fit: then nothing is erased.
-std::optional<Rectangle> drawn_rectangle(const at::Tensor& images,
+std::optional<Rectangle> drawn_rectangle(const Tensor& images,
                                          Generator& rng,
                                          const RandomErasingOptions& options) {
   if (!rng.chance(options.probability))
@@ -75,7 +76,7 @@ std::optional<Rectangle> drawn_rectangle(const at::Tensor& images,
 }
 
 // Changes `image`, one or a whole batch. A part that is empty takes nothing.
-void erase_part(const at::Tensor& image,
+void erase_part(const Tensor& image,
                 const Rectangle& rectangle,
                 Generator& rng,
                 const RandomErasingOptions& options) {
@@ -90,12 +91,12 @@ void erase_part(const at::Tensor& image,
 
 }  // namespace
 
-at::Tensor erase(const at::Tensor& images,
-                 int64_t top,
-                 int64_t left,
-                 int64_t height,
-                 int64_t width,
-                 const std::vector<double>& value) {
+Tensor erase(const Tensor& images,
+             int64_t top,
+             int64_t left,
+             int64_t height,
+             int64_t width,
+             const std::vector<double>& value) {
   check_value("erase", images, value);
   const int64_t rows = images.size(-2);
   const int64_t columns = images.size(-1);
@@ -112,9 +113,7 @@ at::Tensor erase(const at::Tensor& images,
   return out;
 }
 
-at::Tensor random_erasing(const at::Tensor& images,
-                          Generator& rng,
-                          const RandomErasingOptions& options) {
+Tensor random_erasing(const Tensor& images, Generator& rng, const RandomErasingOptions& options) {
   check_erasing(images, options);
   const auto rectangle = drawn_rectangle(images, rng, options);
   if (!rectangle)
@@ -124,9 +123,7 @@ at::Tensor random_erasing(const at::Tensor& images,
   return out;
 }
 
-at::Tensor random_erasing(const at::Tensor& images,
-                          Generators& rngs,
-                          const RandomErasingOptions& options) {
+Tensor random_erasing(const Tensor& images, Generators& rngs, const RandomErasingOptions& options) {
   check_erasing(images, options);
   check_generators("random_erasing", images, rngs);
   if (images.dim() == 3)

@@ -11,30 +11,31 @@
 #include <cstdint>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/data/affine.h"
 #include "muster/data/each_image.h"
 
 namespace muster::transform::kernel {
 
-at::Tensor brightness(const at::Tensor& images, const Numbers& factors);
-at::Tensor contrast(const at::Tensor& images, const Numbers& factors);
-at::Tensor saturation(const at::Tensor& images, const Numbers& factors);
-at::Tensor hue(const at::Tensor& images, const Numbers& shifts);
-at::Tensor sharpness(const at::Tensor& images, const Numbers& factors);
-at::Tensor posterize(const at::Tensor& images, const Numbers& bits);
-at::Tensor solarize(const at::Tensor& images, const Numbers& thresholds);
-at::Tensor autocontrast(const at::Tensor& images);
-at::Tensor equalize(const at::Tensor& images);
-at::Tensor invert(const at::Tensor& images);
+Tensor brightness(const Tensor& images, const Numbers& factors);
+Tensor contrast(const Tensor& images, const Numbers& factors);
+Tensor saturation(const Tensor& images, const Numbers& factors);
+Tensor hue(const Tensor& images, const Numbers& shifts);
+Tensor sharpness(const Tensor& images, const Numbers& factors);
+Tensor posterize(const Tensor& images, const Numbers& bits);
+Tensor solarize(const Tensor& images, const Numbers& thresholds);
+Tensor autocontrast(const Tensor& images);
+Tensor equalize(const Tensor& images);
+Tensor invert(const Tensor& images);
 // [N, 1, height, width] float32, which are whole numbers if the images are bytes.
-at::Tensor grey(const at::Tensor& images);
+Tensor grey(const Tensor& images);
 
 // Kernels of `width` and `height`, both odd.
-at::Tensor gaussian_blur(const at::Tensor& images,
-                         int64_t width,
-                         int64_t height,
-                         const Numbers& sigmas_x,
-                         const Numbers& sigmas_y);
+Tensor gaussian_blur(const Tensor& images,
+                     int64_t width,
+                     int64_t height,
+                     const Numbers& sigmas_x,
+                     const Numbers& sigmas_y);
 
 // From a place in the result, measured from the middle, to one in the image: rows (a, b, c) and
 // (d, e, f) say x = a x' + b y' + c, y = d x' + e y' + f.
@@ -47,10 +48,10 @@ struct AffineMap {
   std::array<double, 2> center = {0, 0};  // from the middle
 };
 Matrix inverse_of(const AffineMap& map);
-at::Tensor affine(const at::Tensor& images,
-                  const std::vector<Matrix>& matrices,
-                  const AffineOptions& options);
+Tensor affine(const Tensor& images,
+              const std::vector<Matrix>& matrices,
+              const AffineOptions& options);
 // Counterclockwise, in degrees, about the middle; multiples of 90 exactly.
-at::Tensor rotate(const at::Tensor& images, const Numbers& angles, const AffineOptions& options);
+Tensor rotate(const Tensor& images, const Numbers& angles, const AffineOptions& options);
 
 }  // namespace muster::transform::kernel

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/tensors.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
@@ -27,7 +28,7 @@ namespace muster::loading {
 template <class D>
 auto joined_example(const D& dataset) {
   if constexpr (GivesBatches<D>) {
-    return dataset.get_batch(at::Tensor(), true);
+    return dataset.get_batch(Tensor(), true);
   } else {
     return collate(std::vector<typename D::Example>());
   }

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "muster/base/clock.h"
+
 namespace muster {
 
 struct DataLoaderOptions {
@@ -25,7 +27,7 @@ struct DataLoaderOptions {
   int64_t ahead = 0;  // batches prepared ahead of those on their way to a GPU; 0: two per worker
   // How long a batch may take to come from the workers. Unset: only a warning after a minute. A
   // late worker is abandoned, and may still be running when the process ends.
-  std::optional<std::chrono::milliseconds> timeout = {};
+  std::optional<milliseconds> timeout = {};
   // Skip samples whose get() throws (except for lack of memory). Their batch is smaller but keeps
   // the weight of a full one. A batch of which none can be read is replaced by the next samples
   // that can, so that ranks stay together; without gradients, as in evaluation, it is left out. A

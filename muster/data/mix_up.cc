@@ -14,6 +14,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/each_image.h"
 
@@ -23,12 +24,12 @@ namespace {
 
 constexpr Refusal refuse_mix{"transform: mix of a batch", "correct the call"};
 
-bool is_of(const at::Tensor& tensor, int64_t dimensions, at::ScalarType type) {
+bool is_of(const Tensor& tensor, int64_t dimensions, at::ScalarType type) {
   return tensor.defined() && tensor.dim() == dimensions && tensor.scalar_type() == type;
 }
 
 // On a GPU one_hot finds labels out of range; a check here would wait for it.
-void check_mix_labels(const at::Tensor& labels, int64_t classes) {
+void check_mix_labels(const Tensor& labels, int64_t classes) {
   if (!labels.is_cpu() || labels.numel() == 0)
     return;
   const auto least = labels.min().item<int64_t>();
@@ -37,7 +38,7 @@ void check_mix_labels(const at::Tensor& labels, int64_t classes) {
     refuse_mix(cat("labels from 0 to ", classes - 1), cat(least < 0 ? least : most));
 }
 
-void check_mix(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha) {
+void check_mix(const Tensor& images, const Tensor& labels, int64_t classes, double alpha) {
   if (!is_of(images, 4, at::kFloat))
     refuse_mix("images [B, channels, height, width] float32", tensor_text(images));
   if (!is_of(labels, 1, at::kLong) || labels.size(0) != images.size(0))
@@ -60,7 +61,7 @@ double beta(double alpha, Generator& rng) {
 }
 
 // The targets are float32 [B, classes], each row summing to 1.
-at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double lambda) {
+Tensor mixed_labels(const Tensor& labels, int64_t classes, double lambda) {
   const auto sharp = at::one_hot(labels, classes).to(at::kFloat);
   return sharp.roll(1, 0).mul_(1 - lambda).add_(sharp.mul(lambda));
 }
@@ -68,22 +69,16 @@ at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double lambda
 }  // namespace
 
 // The caller's images stay as they are: roll() makes a copy, and the blending happens there.
-SoftBatch mix_up(const at::Tensor& images,
-                 const at::Tensor& labels,
-                 int64_t classes,
-                 double alpha,
-                 Generator& rng) {
+SoftBatch mix_up(
+    const Tensor& images, const Tensor& labels, int64_t classes, double alpha, Generator& rng) {
   check_mix(images, labels, classes, alpha);
   const double lambda = beta(alpha, rng);
   return {.images = images.roll(1, 0).mul_(1 - lambda).add_(images.mul(lambda)),
           .targets = mixed_labels(labels, classes, lambda)};
 }
 
-SoftBatch cut_mix(const at::Tensor& images,
-                  const at::Tensor& labels,
-                  int64_t classes,
-                  double alpha,
-                  Generator& rng) {
+SoftBatch cut_mix(
+    const Tensor& images, const Tensor& labels, int64_t classes, double alpha, Generator& rng) {
   check_mix(images, labels, classes, alpha);
   const double lambda = beta(alpha, rng);
   const int64_t height = images.size(2);
@@ -101,7 +96,7 @@ SoftBatch cut_mix(const at::Tensor& images,
   const int64_t columns = std::min(x + half_width, width) - left;
   const int64_t rows = std::min(y + half_height, height) - top;
   auto out = images.clone();
-  const auto part = [&](const at::Tensor& of) {
+  const auto part = [&](const Tensor& of) {
     return of.narrow(2, top, rows).narrow(3, left, columns);
   };
   if (rows > 0 && columns > 0)

@@ -15,6 +15,7 @@
 #include "muster/base/hex.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/gzip.h"
 
 namespace muster {
@@ -51,7 +52,7 @@ std::string find_file(const std::string& folder, const std::string& part, int di
 
 // Reads an IDX file of bytes: two zero bytes, 8 for the type, the number of dimensions, each
 // dimension big-endian, and the data, which must be exactly as long as the header says.
-at::Tensor read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
+Tensor read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
   const std::string bytes = read_data_file(path, max_bytes);
   if (bytes.size() < 4 || big_endian(bytes, 0) != kMagicOfBytes + dimensions) {
     refuse_idx(path,
@@ -88,9 +89,9 @@ TensorDataset read_part(const std::string& folder,
                         const std::string& part,
                         const MnistOptions& options) {
   const auto images_path = find_file(folder, part + "-images", 3);
-  const at::Tensor images = read_idx(images_path, 3, options.max_bytes);
+  const Tensor images = read_idx(images_path, 3, options.max_bytes);
   const auto labels_path = find_file(folder, part + "-labels", 1);
-  const at::Tensor labels = read_idx(labels_path, 1, options.max_bytes).to(at::kLong);
+  const Tensor labels = read_idx(labels_path, 1, options.max_bytes).to(at::kLong);
   if (images.size(0) != labels.size(0)) {
     refuse_idx(labels_path,
                cat(images.size(0), " labels, one for each image of '", images_path, "'"),

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 
 namespace muster {
@@ -25,7 +26,7 @@ struct WorkerPlace {
 struct PrefetchOptions {
   int workers = 0;    // 0: the calling thread makes items on request
   int64_t ahead = 0;  // most items made but not handed out; 0: two per worker
-  std::optional<std::chrono::milliseconds> timeout =
+  std::optional<milliseconds> timeout =
       {};  // of waiting for one; without, a warning after a minute
   // true: worker n mod workers makes item n, so that its items build on each other. false: any free
   // worker makes it.

@@ -50,7 +50,7 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
 }
 
 // All samples, in a random order or in the data set's.
-at::Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
+Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
   if (!shuffle)
     return at::arange(size, at::kLong);
   auto generator = at::detail::createCPUGenerator(seed);
@@ -58,14 +58,14 @@ at::Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
 }
 
 // Returns the labels on the CPU.
-at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts) {
+Tensor checked_labels(const Tensor& labels, int64_t size, int64_t parts) {
   const bool is_right =
       labels.scalar_type() == at::kLong && labels.sizes() == at::IntArrayRef(size);
   if (!is_right)
     refuse_split(cat("labels of shape [", size, "], int64, one for each sample"),
                  tensor_text(labels),
                  "pass the labels of this data set, or leave them out");
-  const at::Tensor on_cpu = labels.cpu();
+  const Tensor on_cpu = labels.cpu();
   const auto [classes, unused, counts] =
       at::_unique2(on_cpu, /*sorted=*/true, /*return_inverse=*/false, /*return_counts=*/true);
   const int64_t least = counts.min().item<int64_t>();
@@ -84,14 +84,14 @@ at::Tensor checked_labels(const at::Tensor& labels, int64_t size, int64_t parts)
 }
 
 // Sorts the samples by class; within a class their order stays.
-at::Tensor class_by_class(const at::Tensor& samples, const at::Tensor& labels) {
+Tensor class_by_class(const Tensor& samples, const Tensor& labels) {
   constexpr std::optional<bool> kStable = true;
-  const at::Tensor order = std::get<1>(labels.index_select(0, samples).sort(kStable, /*dim=*/0));
+  const Tensor order = std::get<1>(labels.index_select(0, samples).sort(kStable, /*dim=*/0));
   return samples.index_select(0, order);
 }
 
 // Deals the samples out to parts of these lengths, so that all parts grow at an even rate.
-Tensors dealt_out(const at::Tensor& samples, const std::vector<int64_t>& lengths) {
+Tensors dealt_out(const Tensor& samples, const std::vector<int64_t>& lengths) {
   const double size = as_double(samples.numel());
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
   std::vector<std::vector<int64_t>> parts(lengths.size());
@@ -133,13 +133,13 @@ Tensors datasets::split_indices(int64_t size,
                                 const SplitLengths& lengths,
                                 const SplitOptions& options) {
   const auto counts = lengths.of(size);
-  const at::Tensor samples = samples_in_order(size, /*shuffle=*/true, options.seed);
+  const Tensor samples = samples_in_order(size, /*shuffle=*/true, options.seed);
   if (!options.labels.defined())
     return samples.split_with_sizes(counts);
-  const at::Tensor labels = checked_labels(options.labels, size, std::ssize(counts));
+  const Tensor labels = checked_labels(options.labels, size, std::ssize(counts));
   auto parts = dealt_out(class_by_class(samples, labels), counts);
   // A loader that takes a part in its order is to see no classes one after the other.
-  for (at::Tensor& part : parts)
+  for (Tensor& part : parts)
     part = part.index_select(0, samples_in_order(part.numel(), /*shuffle=*/true, options.seed));
   return parts;
 }
@@ -154,7 +154,7 @@ std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
                  "pass another number of folds");
   std::vector<int64_t> lengths = mapped_indices(
       folds, [&](int64_t fold) { return size / folds + (fold < size % folds ? 1 : 0); });
-  at::Tensor samples = samples_in_order(size, options.shuffle, options.seed);
+  Tensor samples = samples_in_order(size, options.shuffle, options.seed);
   Tensors tests;
   if (options.labels.defined()) {
     samples = class_by_class(samples, checked_labels(options.labels, size, folds));

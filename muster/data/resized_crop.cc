@@ -14,6 +14,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/each_image.h"
 #include "muster/data/readers/encoded_image.h"
@@ -54,11 +55,11 @@ ImagePart random_part(int64_t image_height,
 }
 
 // Blended values of bytes are rounded as `resize` rounds them; the nearest need not be.
-at::Tensor resized_on_device(const at::Tensor& images,
-                             const std::vector<ImagePart>& parts,
-                             int64_t height,
-                             int64_t width,
-                             Interpolation interpolation) {
+Tensor resized_on_device(const Tensor& images,
+                         const std::vector<ImagePart>& parts,
+                         int64_t height,
+                         int64_t width,
+                         Interpolation interpolation) {
   const bool is_nearest = interpolation == Interpolation::nearest;
   const auto values = is_nearest ? images : images.to(at::kFloat);
   auto out = at::empty({images.size(0), images.size(1), height, width}, values.options());
@@ -75,11 +76,11 @@ at::Tensor resized_on_device(const at::Tensor& images,
   return out.scalar_type() == images.scalar_type() ? out : out.round_().to(at::kByte);
 }
 
-at::Tensor resized_here(const at::Tensor& images,
-                        const std::vector<ImagePart>& parts,
-                        int64_t height,
-                        int64_t width,
-                        Interpolation interpolation) {
+Tensor resized_here(const Tensor& images,
+                    const std::vector<ImagePart>& parts,
+                    int64_t height,
+                    int64_t width,
+                    Interpolation interpolation) {
   return at::stack(mapped_indices(std::ssize(parts), [&](int64_t i) {
     const auto& [top, left, part_height, part_width] = parts[i];
     return resize(
@@ -89,11 +90,11 @@ at::Tensor resized_here(const at::Tensor& images,
 
 }  // namespace
 
-at::Tensor random_resized_crop(const at::Tensor& image,
-                               int64_t height,
-                               int64_t width,
-                               Generator& rng,
-                               const ResizedCropOptions& options) {
+Tensor random_resized_crop(const Tensor& image,
+                           int64_t height,
+                           int64_t width,
+                           Generator& rng,
+                           const ResizedCropOptions& options) {
   check_image("random_resized_crop", image);
   const auto part = random_part(image.size(1), image.size(2), rng, options);
   return resize(crop(image, part.top, part.left, part.height, part.width),
@@ -102,22 +103,22 @@ at::Tensor random_resized_crop(const at::Tensor& image,
                 options.interpolation);
 }
 
-at::Tensor random_resized_crop(const EncodedImage& image,
-                               int64_t height,
-                               int64_t width,
-                               Generator& rng,
-                               const ResizedCropOptions& options) {
+Tensor random_resized_crop(const EncodedImage& image,
+                           int64_t height,
+                           int64_t width,
+                           Generator& rng,
+                           const ResizedCropOptions& options) {
   return resize(image.decode(random_part(image.height(), image.width(), rng, options)),
                 height,
                 width,
                 options.interpolation);
 }
 
-at::Tensor random_resized_crop(const at::Tensor& images,
-                               int64_t height,
-                               int64_t width,
-                               Generators& rngs,
-                               const ResizedCropOptions& options) {
+Tensor random_resized_crop(const Tensor& images,
+                           int64_t height,
+                           int64_t width,
+                           Generators& rngs,
+                           const ResizedCropOptions& options) {
   check_batch("random_resized_crop", images, rngs);
   check_image_size("random_resized_crop", height, width);
   if (images.size(0) == 0)

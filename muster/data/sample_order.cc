@@ -27,6 +27,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/generator.h"
 #include "muster/data/mix.h"
 #include "muster/data/permutation.h"
@@ -41,7 +42,7 @@ at::Generator generator_of(int64_t seed, int64_t epoch) {
 }
 
 // The order keeps the tensor alive, and reads its memory directly.
-EpochOrder in_order_of(const at::Tensor& samples) {
+EpochOrder in_order_of(const Tensor& samples) {
   return [samples, first = samples.const_data_ptr<int64_t>()](int64_t position) {
     return first[position];
   };
@@ -82,30 +83,25 @@ int64_t check_weights(const std::vector<double>& weights) {
 constexpr int64_t kMostOfMultinomial = int64_t{1} << 24;  // at::multinomial refuses more weights
 
 // Each draw is the first place where the running sum is above a number below the sum of all.
-at::Tensor drawn_by_sum(const at::Tensor& weights,
-                        int64_t samples,
-                        const at::Generator& generator) {
-  const at::Tensor sums = weights.cumsum(0);
-  const at::Tensor drawn = at::rand({samples}, generator, weights.options()) * sums[-1];
-  const at::Tensor below_all =
-      drawn.minimum(at::nextafter(sums[-1], at::zeros({}, weights.options())));
+Tensor drawn_by_sum(const Tensor& weights, int64_t samples, const at::Generator& generator) {
+  const Tensor sums = weights.cumsum(0);
+  const Tensor drawn = at::rand({samples}, generator, weights.options()) * sums[-1];
+  const Tensor below_all = drawn.minimum(at::nextafter(sums[-1], at::zeros({}, weights.options())));
   return at::searchsorted(sums, below_all, /*out_int32=*/false, /*right=*/true);
 }
 
 // The samples drawn are those whose weight over a draw of an exponential distribution is largest.
 // Source: at::multinomial without replacement.
-at::Tensor drawn_by_keys(const at::Tensor& weights,
-                         int64_t samples,
-                         const at::Generator& generator) {
-  const at::Tensor keys = weights / at::empty_like(weights).exponential_(1, generator);
+Tensor drawn_by_keys(const Tensor& weights, int64_t samples, const at::Generator& generator) {
+  const Tensor keys = weights / at::empty_like(weights).exponential_(1, generator);
   return std::get<1>(keys.topk(samples));
 }
 
 // at::multinomial gives PyTorch's draws, but takes only so many weights.
-at::Tensor drawn(const at::Tensor& weights,
-                 int64_t samples,
-                 bool replacement,
-                 const at::Generator& generator) {
+Tensor drawn(const Tensor& weights,
+             int64_t samples,
+             bool replacement,
+             const at::Generator& generator) {
   if (weights.numel() <= kMostOfMultinomial)
     return at::multinomial(weights, samples, replacement, generator);
   return replacement ? drawn_by_sum(weights, samples, generator)
@@ -193,7 +189,7 @@ SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool r
         ", got ",
         samples);
   }
-  const at::Tensor tensor = at::tensor(weights, at::kDouble);
+  const Tensor tensor = at::tensor(weights, at::kDouble);
   return {.name = cat("weighted(",
                       fingerprint(weights),
                       ", ",
@@ -210,15 +206,15 @@ SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool r
 }
 
 // Labels may lie on a GPU; counting and drawing happen on the CPU.
-SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
+SampleOrder class_balanced(const Tensor& labels, int64_t samples) {
   if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong ||
       labels.size(0) == 0 || labels.min().item<int64_t>() < 0) {
     throw invalid_argument(
         "sampler: expected labels of shape [N], int64, 0 or more, one for each sample");
   }
-  const at::Tensor mine = labels.cpu();
-  const at::Tensor counts = at::bincount(mine).to(at::kDouble);
-  const at::Tensor weights = counts.reciprocal().index_select(0, mine).contiguous();
+  const Tensor mine = labels.cpu();
+  const Tensor counts = at::bincount(mine).to(at::kDouble);
+  const Tensor weights = counts.reciprocal().index_select(0, mine).contiguous();
   // Every class has the same sum of weights: 1.
   const double* first = weights.const_data_ptr<double>();
   return weighted({first, first + weights.numel()}, samples == 0 ? mine.size(0) : samples);

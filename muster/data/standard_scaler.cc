@@ -23,6 +23,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 
 namespace muster {
@@ -32,22 +33,22 @@ namespace {
 constexpr Refusal refuse_features{"standard scaler"};
 
 // As a vector by feature: statistics of `features` are over all other dimensions.
-at::Tensor along_features(const at::Tensor& statistic, const at::Tensor& features) {
+Tensor along_features(const Tensor& statistic, const Tensor& features) {
   std::vector<int64_t> shape(features.dim(), 1);
   shape[features.dim() == 1 ? 0 : 1] = statistic.numel();
   return statistic.to(features.device(), features.scalar_type()).view(shape);
 }
 
-at::Tensor as_floating(const at::Tensor& features) {
+Tensor as_floating(const Tensor& features) {
   return features.is_floating_point() ? features : features.to(at::kFloat);
 }
 
 // [all but the feature, feature].
-void check_finite(const at::Tensor& rows, int64_t of_sample) {
-  const at::Tensor wrong = rows.isfinite().logical_not();
+void check_finite(const Tensor& rows, int64_t of_sample) {
+  const Tensor wrong = rows.isfinite().logical_not();
   if (!wrong.any().item<bool>())
     return;
-  const at::Tensor place = wrong.nonzero()[0].cpu();
+  const Tensor place = wrong.nonzero()[0].cpu();
   const int64_t row = place[0].item<int64_t>(), feature = place[1].item<int64_t>();
   refuse_features("features that are finite",
                   cat(rows[row][feature].item<double>(),
@@ -60,7 +61,7 @@ void check_finite(const at::Tensor& rows, int64_t of_sample) {
 
 }  // namespace
 
-at::Tensor datasets::rows_between(int64_t begin, int64_t end) {
+Tensor datasets::rows_between(int64_t begin, int64_t end) {
   return at::arange(begin, end, at::kLong);
 }
 
@@ -77,7 +78,7 @@ void StandardScalerImpl::reset() {
   is_fitted_ = false;
 }
 
-void StandardScalerImpl::check_shape(const at::Tensor& features) const {
+void StandardScalerImpl::check_shape(const Tensor& features) const {
   const bool is_list = features.defined() && features.dim() == 1 && num_features_ == 1;
   const bool fits = features.defined() && features.dim() >= 2 && features.size(1) == num_features_;
   if (!is_list && !fits)
@@ -88,29 +89,29 @@ void StandardScalerImpl::check_shape(const at::Tensor& features) const {
 }
 
 // [all but the feature, feature], in double precision.
-at::Tensor StandardScalerImpl::by_feature(const at::Tensor& features) const {
+Tensor StandardScalerImpl::by_feature(const Tensor& features) const {
   check_shape(features);
-  const at::Tensor rows = features.dim() == 1 ? features.unsqueeze(1) : features.movedim(1, -1);
+  const Tensor rows = features.dim() == 1 ? features.unsqueeze(1) : features.movedim(1, -1);
   return rows.reshape({-1, num_features_}).to(at::kDouble);
 }
 
-void StandardScalerImpl::fit(const at::Tensor& features) {
-  fit_rows(1, [&](const at::Tensor&) { return features; });
+void StandardScalerImpl::fit(const Tensor& features) {
+  fit_rows(1, [&](const Tensor&) { return features; });
 }
 
-void StandardScalerImpl::partial_fit(const at::Tensor& features) {
-  const at::Tensor rows = by_feature(features).detach();
+void StandardScalerImpl::partial_fit(const Tensor& features) {
+  const Tensor rows = by_feature(features).detach();
   if (rows.size(0) == 0)
     return;
   check_finite(rows, rows.size(0) / features.size(0));
   const auto [variance, mean] = at::var_mean(rows, at::IntArrayRef{0}, /*correction=*/0);
   // With counts of values, which are several of a sample where it has more dimensions.
-  const at::Tensor before = samples_.to(at::kDouble);
+  const Tensor before = samples_.to(at::kDouble);
   const double count = as_double(rows.size(0));
-  const at::Tensor all = before + count;
-  const at::Tensor apart = mean.to(mean_.device()) - mean_;
-  const at::Tensor squares = variance.to(mean_.device()) * count + variance_ * before +
-                             apart * apart * (before * count / all);
+  const Tensor all = before + count;
+  const Tensor apart = mean.to(mean_.device()) - mean_;
+  const Tensor squares = variance.to(mean_.device()) * count + variance_ * before +
+                         apart * apart * (before * count / all);
   mean_.add_(apart * (count / all));
   variance_.copy_(squares / all);
   samples_.add_(rows.size(0));
@@ -118,14 +119,13 @@ void StandardScalerImpl::partial_fit(const at::Tensor& features) {
 
 // Sums of numbers by rank, each weighted by its samples. The means come first: deviations from the
 // common one keep the digits that sums of squares would lose.
-void StandardScalerImpl::reduce_by(
-    const std::function<at::Tensor(const at::Tensor&)>& sum_over_ranks) {
+void StandardScalerImpl::reduce_by(const std::function<Tensor(const Tensor&)>& sum_over_ranks) {
   const at::NoGradGuard no_grad;
-  const at::Tensor mine = samples_.to(at::kDouble).clone();
-  const at::Tensor all = sum_over_ranks(mine);
-  const at::Tensor part = at::where(all.gt(0), mine / all, at::zeros_like(mine));
-  const at::Tensor mean = sum_over_ranks(mean_ * part);
-  const at::Tensor variance = sum_over_ranks((variance_ + (mean_ - mean).square()) * part);
+  const Tensor mine = samples_.to(at::kDouble).clone();
+  const Tensor all = sum_over_ranks(mine);
+  const Tensor part = at::where(all.gt(0), mine / all, at::zeros_like(mine));
+  const Tensor mean = sum_over_ranks(mean_ * part);
+  const Tensor variance = sum_over_ranks((variance_ + (mean_ - mean).square()) * part);
   samples_.copy_(all);
   mean_.copy_(mean);
   variance_.copy_(at::where(all.gt(0), variance, at::ones_like(variance)));
@@ -157,24 +157,24 @@ void StandardScalerImpl::check_fitted() {
 
 // Rounding leaves a constant feature a variance above 0. Source: scikit-learn's
 // _is_constant_feature.
-at::Tensor StandardScalerImpl::deviation() const {
+Tensor StandardScalerImpl::deviation() const {
   constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
-  const at::Tensor count = samples_.to(at::kDouble);
-  const at::Tensor of_rounding = (count * mean_ * kEpsilon).square() + count * variance_ * kEpsilon;
+  const Tensor count = samples_.to(at::kDouble);
+  const Tensor of_rounding = (count * mean_ * kEpsilon).square() + count * variance_ * kEpsilon;
   return at::where(variance_ <= of_rounding, at::ones_like(variance_), variance_.sqrt());
 }
 
-at::Tensor StandardScalerImpl::transform(const at::Tensor& features) {
+Tensor StandardScalerImpl::transform(const Tensor& features) {
   check_shape(features);
   check_fitted();
-  const at::Tensor values = as_floating(features);
+  const Tensor values = as_floating(features);
   return (values - along_features(mean_, values)) / along_features(deviation(), values);
 }
 
-at::Tensor StandardScalerImpl::inverse_transform(const at::Tensor& features) {
+Tensor StandardScalerImpl::inverse_transform(const Tensor& features) {
   check_shape(features);
   check_fitted();
-  const at::Tensor values = as_floating(features);
+  const Tensor values = as_floating(features);
   return values * along_features(deviation(), values) + along_features(mean_, values);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/data/loader_options.h"
 #include "muster/data/sampler_identity.h"
 
@@ -26,7 +27,7 @@ struct StreamLoaderOptions {
   // the only part, which is the same as that of 1.
   std::optional<int> workers = {};
   int64_t ahead = 0;  // batches prepared ahead; 0: two per worker
-  std::optional<std::chrono::milliseconds> timeout = {};
+  std::optional<milliseconds> timeout = {};
   bool skip_bad = false;  // skip examples that cannot be read, and count them
   bool check_weight = true;
   int64_t seed = 0;  // the same on every rank

@@ -11,6 +11,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/data/mix.h"
 
 namespace muster::datasets {
@@ -20,13 +21,13 @@ namespace {
 constexpr Refusal refuse_indices{"subset", "pass those of this data set"};
 
 // Memory of its own: what a program writes into its tensor later changes no subset.
-at::Tensor own_indices(const at::Tensor& indices) {
+Tensor own_indices(const Tensor& indices) {
   if (!indices.defined() || indices.dim() != 1 || indices.scalar_type() != at::kLong)
     refuse_indices("indices of shape [M], int64", tensor_text(indices));
   return indices.detach().to(at::kCPU).contiguous().clone();
 }
 
-std::span<const int64_t> numbers_of(const at::Tensor& indices) {
+std::span<const int64_t> numbers_of(const Tensor& indices) {
   const int64_t* const first = indices.const_data_ptr<int64_t>();
   return {first, first + indices.numel()};
 }
@@ -36,8 +37,7 @@ std::span<const int64_t> numbers_of(const at::Tensor& indices) {
 SubsetIndices::SubsetIndices(const std::vector<int64_t>& indices, int64_t size)
     : SubsetIndices(at::tensor(indices, at::kLong), size) {}
 
-SubsetIndices::SubsetIndices(const at::Tensor& indices, int64_t size)
-    : indices_(own_indices(indices)) {
+SubsetIndices::SubsetIndices(const Tensor& indices, int64_t size) : indices_(own_indices(indices)) {
   const auto numbers = numbers_of(indices_);
   const auto wrong =
       std::ranges::find_if(numbers, [&](int64_t index) { return index < 0 || index >= size; });

@@ -21,6 +21,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/each_image.h"
@@ -32,7 +33,7 @@ namespace {
 
 constexpr double kLongestSide = 0x1p62;  // still a whole number of 64 bits
 
-ImageSize size_of(const at::Tensor& image) {
+ImageSize size_of(const Tensor& image) {
   return {.height = image.size(1), .width = image.size(2)};
 }
 ImageSize size_of(const EncodedImage& image) {
@@ -76,7 +77,7 @@ ImagePart center_part(const ImageSize& image, int64_t height, int64_t width) {
 // LibTorch keeps the colours of a pixel beside each other where the strides of all dimensions, of
 // the batch's too, say so. It then need not take them apart. Floats are left out, since it gives
 // other values for such a result of one column.
-at::Tensor batch_of_one(const at::Tensor& image) {
+Tensor batch_of_one(const Tensor& image) {
   const auto one = image.unsqueeze(0);
   if (!is_bytes(image) || !one.is_contiguous(at::MemoryFormat::ChannelsLast) || one.is_contiguous())
     return one;
@@ -90,7 +91,7 @@ void check_deviations(const char* what, const std::vector<double>& deviation) {
 }
 
 // Fills in one value a channel. A copy from the host would wait for the device.
-at::Tensor channels_on(c10::Device device, const std::vector<double>& values) {
+Tensor channels_on(c10::Device device, const std::vector<double>& values) {
   auto tensor = at::empty({std::ssize(values), 1, 1}, at::device(device).dtype(at::kFloat));
   for (int64_t c = 0; c < std::ssize(values); ++c)
     tensor[c].fill_(values[c]);
@@ -111,7 +112,7 @@ std::vector<Table> tables_of(const std::vector<float>& mean, const std::vector<f
 }
 
 // The three colours of a pixel lie beside each other, so a row is read once.
-void normalize_pixels(const at::Tensor& image, const std::vector<Table>& tables, float* to) {
+void normalize_pixels(const Tensor& image, const std::vector<Table>& tables, float* to) {
   const int64_t height = image.size(1);
   const int64_t width = image.size(2);
   const float* const red = tables[0].data();
@@ -128,7 +129,7 @@ void normalize_pixels(const at::Tensor& image, const std::vector<Table>& tables,
 }
 
 // `to` is contiguous [channels, height, width]. The image may have any strides.
-void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, float* to) {
+void normalize_bytes(const Tensor& image, const std::vector<Table>& tables, float* to) {
   if (image.size(0) == 3 && image.stride(0) == 1 && image.stride(2) == 3)
     return normalize_pixels(image, tables, to);
   const auto* const from = image.const_data_ptr<uint8_t>();
@@ -148,32 +149,31 @@ void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, 
 }  // namespace
 
 // The result shares the image's memory: nothing is copied.
-at::Tensor crop(const at::Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width) {
+Tensor crop(const Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width) {
   check_image("crop", image);
   check_crop(size_of(image), {.top = top, .left = left, .height = height, .width = width});
   return image.narrow(1, top, height).narrow(2, left, width);
 }
 
-at::Tensor crop(
-    const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width) {
+Tensor crop(const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width) {
   const ImagePart part{.top = top, .left = left, .height = height, .width = width};
   check_crop(size_of(image), part);
   return image.decode(part);
 }
 
-at::Tensor center_crop(const at::Tensor& image, int64_t height, int64_t width) {
+Tensor center_crop(const Tensor& image, int64_t height, int64_t width) {
   check_image("center_crop", image);
   const auto part = center_part(size_of(image), height, width);
   return crop(image, part.top, part.left, height, width);
 }
 
-at::Tensor center_crop(const EncodedImage& image, int64_t height, int64_t width) {
+Tensor center_crop(const EncodedImage& image, int64_t height, int64_t width) {
   const auto part = center_part(size_of(image), height, width);
   return crop(image, part.top, part.left, height, width);
 }
 
-at::Tensor random_crop(
-    const at::Tensor& image, int64_t height, int64_t width, Generator& rng, int64_t padding) {
+Tensor random_crop(
+    const Tensor& image, int64_t height, int64_t width, Generator& rng, int64_t padding) {
   check_image("random_crop", image);
   check_image_size("random_crop", height, width);
   check_padding("random_crop", padding, std::max(image.size(1), image.size(2)));
@@ -200,10 +200,7 @@ at::Tensor random_crop(
 }
 
 // An image that has the size already is returned as it is, and shares its memory.
-at::Tensor resize(const at::Tensor& image,
-                  int64_t height,
-                  int64_t width,
-                  Interpolation interpolation) {
+Tensor resize(const Tensor& image, int64_t height, int64_t width, Interpolation interpolation) {
   check_image("resize", image);
   check_image_size("resize", height, width);
   if (image.numel() == 0)
@@ -221,7 +218,7 @@ at::Tensor resize(const at::Tensor& image,
 }
 
 // The longer side is cut to a whole number, not rounded, as in torchvision.
-at::Tensor resize_shorter(const at::Tensor& image, int64_t side, Interpolation interpolation) {
+Tensor resize_shorter(const Tensor& image, int64_t side, Interpolation interpolation) {
   check_image("resize_shorter", image);
   check_image_size("resize_shorter", side, side);
   const int64_t shorter = std::max<int64_t>(std::min(image.size(1), image.size(2)), 1);
@@ -235,26 +232,26 @@ at::Tensor resize_shorter(const at::Tensor& image, int64_t side, Interpolation i
   return resize(image, scaled(image.size(1)), scaled(image.size(2)), interpolation);
 }
 
-at::Tensor flip(const at::Tensor& image) {
+Tensor flip(const Tensor& image) {
   check_image("flip", image);
   return image.flip(2);
 }
 
 // Each image costs one draw, flipped or not, so later draws do not depend on the outcome.
-at::Tensor random_flip(const at::Tensor& image, Generator& rng, double probability) {
+Tensor random_flip(const Tensor& image, Generator& rng, double probability) {
   check_image("random_flip", image);
   return rng.chance(probability) ? image.flip(2) : image;
 }
 
 // Floats are taken to lie between 0 and 1 already, and are returned as they are.
-at::Tensor to_float(const at::Tensor& image) {
+Tensor to_float(const Tensor& image) {
   check_image("to_float", image);
   return is_bytes(image) ? image.to(at::kFloat).div_(255) : image;
 }
 
-at::Tensor normalize(const at::Tensor& image,
-                     const std::vector<double>& mean,
-                     const std::vector<double>& deviation) {
+Tensor normalize(const Tensor& image,
+                 const std::vector<double>& mean,
+                 const std::vector<double>& deviation) {
   check_image("normalize", image);
   const int64_t channels = image.size(0);
   if (std::ssize(mean) != channels || std::ssize(deviation) != channels)
@@ -293,7 +290,7 @@ void NormalizeOnDevice::move_to(c10::Device device) {
   deviation_ = channels_on(device, deviations_);
 }
 
-at::Tensor NormalizeOnDevice::operator()(const at::Tensor& images) {
+Tensor NormalizeOnDevice::operator()(const Tensor& images) {
   const bool fits = images.defined() && images.dim() == 4 &&
                     (is_bytes(images) || images.scalar_type() == at::kFloat) &&
                     images.size(1) == std::ssize(means_);

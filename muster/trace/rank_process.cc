@@ -35,7 +35,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLookForAnswer{20};
+constexpr milliseconds kLookForAnswer{20};
 constexpr size_t kLongestAnswer = size_t{64} << 10;
 constexpr size_t kMostLines = 60;
 // LibTorch computes the gradients of a GPU's tensors in a thread of this name and a number, while
@@ -83,9 +83,7 @@ std::string answer_behind(const std::string& path, size_t before) {
 
 // The handler's answer says where it ends; that of Python's faulthandler is there when it has not
 // grown for a while.
-std::string await_answer(const std::string& path,
-                         size_t before,
-                         std::chrono::milliseconds patience) {
+std::string await_answer(const std::string& path, size_t before, milliseconds patience) {
   constexpr int kStill = 10;
   const Deadline deadline(patience);
   std::string answer;
@@ -111,7 +109,7 @@ std::vector<uint64_t> addresses_in(const std::vector<std::string>& lines) {
 
 // The text that the process writes once `ask` has sent it the signal; empty: nothing in time.
 std::string answer_of(const std::string& activity_path,
-                      std::chrono::milliseconds patience,
+                      milliseconds patience,
                       const std::function<bool()>& ask) {
   struct stat status = {};
   const std::string answers = stack_path(activity_path);
@@ -136,7 +134,7 @@ std::map<pid_t, std::string> backward_threads(int64_t pid) {
 std::string stacks_of_backwards(const ActivityView& view,
                                 const Fd& process,
                                 const std::string& path,
-                                std::chrono::milliseconds patience) {
+                                milliseconds patience) {
   std::string text;
   const Deadline deadline(patience);
   for (const auto& [thread, name] : backward_threads(view.pid)) {
@@ -168,7 +166,7 @@ ProcessState process_state(const ActivityView& view) {
 
 std::string stack_of_rank(const ActivityView& view,
                           const std::string& path,
-                          std::chrono::milliseconds patience) {
+                          milliseconds patience) {
   if (view.stack_signal != stack_signal() || process_state(view) != ProcessState::alive)
     return "";
   const Fd process = descriptor_of(view);

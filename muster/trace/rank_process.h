@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -23,9 +24,7 @@ ProcessState process_state(const ActivityView& view);
 // Its main thread's stack, a line a frame, innermost call first, and those of the threads in which
 // LibTorch computes gradients for GPUs, where these work; empty where it does not answer in time,
 // or cannot be asked. Blocking: at most twice `patience`, and some seconds for source lines.
-std::string stack_of_rank(const ActivityView& view,
-                          const std::string& path,
-                          std::chrono::milliseconds patience);
+std::string stack_of_rank(const ActivityView& view, const std::string& path, milliseconds patience);
 
 // These addresses in the process `pid` as functions, a line each.
 std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid);

@@ -26,12 +26,12 @@ void expect_for_clipping(bool holds, const char* call, const char* rule, double 
 }
 
 // Returns the norm over all gradients, on the device of the first: the norm of the tensors' norms.
-at::Tensor norm_of(const Tensors& gradients, double norm_type) {
+Tensor norm_of(const Tensors& gradients, double norm_type) {
   if (gradients.empty())
     return at::zeros({});
   Tensors norms;
   for (const auto& lot : by_device_and_type(gradients)) {
-    for (const at::Tensor& norm : at::_foreach_norm(lot, norm_type))
+    for (const Tensor& norm : at::_foreach_norm(lot, norm_type))
       norms.push_back(copied_to(gradients[0].device(), norm));
   }
   return at::linalg_vector_norm(at::stack(norms), norm_type);
@@ -40,7 +40,7 @@ at::Tensor norm_of(const Tensors& gradients, double norm_type) {
 // Throws: failed_precondition with `rule` if one of the parameters is so.
 void refuse_any(const char* call,
                 const Tensors& parameters,
-                bool (*is_so)(const at::Tensor&),
+                bool (*is_so)(const Tensor&),
                 const char* rule) {
   if (std::ranges::any_of(parameters, is_so))
     throw failed_precondition(call, ": expected ", rule);
@@ -72,30 +72,30 @@ void refuse_stages(const char* call, const Tensors& parameters) {
 
 }  // namespace
 
-at::Tensor grad_norm(const Tensors& parameters, double norm_type) {
+Tensor grad_norm(const Tensors& parameters, double norm_type) {
   expect_for_clipping(norm_type > 0, "grad_norm", "a norm_type above 0", norm_type);
   expect_whole_parameters("grad_norm", parameters);
   const at::NoGradGuard no_grad;
   return norm_of(gradient_values(parameters), norm_type);
 }
 
-void clip_grads_with_norm(const Tensors& parameters, double max_norm, const at::Tensor& norm) {
+void clip_grads_with_norm(const Tensors& parameters, double max_norm, const Tensor& norm) {
   expect_for_clipping(max_norm >= 0, "clip_grad_norm", "a max_norm of 0 or more", max_norm);
   const at::NoGradGuard no_grad;
   // Python computes number / tensor like this. Multiplying by 1 costs less than asking the GPU
   // whether the factor is 1.
-  const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  const Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& lot : by_device_and_type(gradient_values(parameters)))
     at::_foreach_mul_(lot, copied_to(lot[0].device(), factor));
 }
 
 // The norm is that before the clipping, as PyTorch returns it.
-at::Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_type) {
+Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_type) {
   expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
   expect_whole_parameters("clip_grad_norm", parameters);
   refuse_stages("clip_grad_norm", parameters);
   const at::NoGradGuard no_grad;
-  at::Tensor norm = norm_of(gradient_values(parameters), norm_type);
+  Tensor norm = norm_of(gradient_values(parameters), norm_type);
   clip_grads_with_norm(parameters, max_norm, norm);
   return norm;
 }

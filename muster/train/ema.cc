@@ -40,9 +40,9 @@ void check_ema_options(double decay, const EmaOptions& options) {
 // Tells that a weight is no longer what was averaged.
 [[noreturn]] void refuse_other_weight(const std::string& name,
                                       at::ScalarType averaged_type,
-                                      const at::Tensor& average,
-                                      const at::Tensor& weight) {
-  const auto kind_of = [](at::ScalarType type, const at::Tensor& tensor) {
+                                      const Tensor& average,
+                                      const Tensor& weight) {
+  const auto kind_of = [](at::ScalarType type, const Tensor& tensor) {
     return cat(c10::toString(type), " [", sizes_text(tensor), "]");
   };
   throw failed_precondition(
@@ -56,7 +56,7 @@ void check_ema_options(double decay, const EmaOptions& options) {
 }
 
 // A step of 1 - decay is less than half a bit of such types, and would be lost.
-at::ScalarType average_type(const at::Tensor& weight) {
+at::ScalarType average_type(const Tensor& weight) {
   const at::ScalarType type = weight.scalar_type();
   return at::isReducedFloatingType(type) ? at::kFloat : type;
 }
@@ -71,7 +71,7 @@ void lerp_in_lots(const Tensors& averages, const Tensors& weights, double part) 
   using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>;
   std::map<Kind, AverageLot> lots;
   for (size_t i = 0; i < averages.size(); ++i) {
-    const at::Tensor& average = averages[i];
+    const Tensor& average = averages[i];
     const c10::Device device = average.device();
     AverageLot& lot = lots[{device.type(), device.index(), average.scalar_type()}];
     lot.averages.push_back(average);
@@ -100,7 +100,7 @@ void copy_all(const Tensors& to, const Tensors& from) {
     at::_foreach_copy_(to, from);
 }
 
-void follow_device(const at::Tensor& average, const at::Tensor& weight) {
+void follow_device(const Tensor& average, const Tensor& weight) {
   if (weight.device() != average.device())
     average.set_data(average.to(weight.device()));
 }
@@ -121,8 +121,8 @@ std::vector<std::vector<size_t>> by_storage(const Tensors& weights) {
 
 // What somebody has changed in the model during a swap is the average from then on. What is as it
 // was put there keeps the bits that the model's type does not have.
-void keep_changes(const at::Tensor& average, const at::Tensor& now) {
-  const at::Tensor unchanged = now.eq(average.to(now.scalar_type()));
+void keep_changes(const Tensor& average, const Tensor& now) {
+  const Tensor unchanged = now.eq(average.to(now.scalar_type()));
   average.copy_(at::where(unchanged, average, now.to(average.scalar_type())));
 }
 
@@ -141,7 +141,7 @@ Ema::Ema(const TensorPieces& weights, double decay, const EmaOptions& options)
 
 // A weight that two layers share has two names and one average.
 void Ema::add(const TensorPiece& weight) {
-  const at::Tensor& tensor = weight.tensor;
+  const Tensor& tensor = weight.tensor;
   pieces_.push_back(weight);
   pieces_.back().tensor.reset();
   for (size_t i = 0; i < weights_.size(); ++i) {
@@ -171,7 +171,7 @@ void Ema::add(const TensorPiece& weight) {
 // would be another average, so a weight that has changed its type is refused.
 void Ema::follow_weights() {
   for (size_t i = 0; i < weights_.size(); ++i) {
-    const at::Tensor &weight = weights_[i], &kept = kept_[i];
+    const Tensor &weight = weights_[i], &kept = kept_[i];
     require_memory("ema", names_[i], weight);
     if (weight.scalar_type() != types_[i] || weight.sizes() != kept.sizes())
       refuse_other_weight(names_[i], types_[i], kept, weight);
@@ -181,7 +181,7 @@ void Ema::follow_weights() {
 
 void Ema::warn_if_left_out() const {
   const auto weights = mapped_to<std::set<const void*>>(
-      weights_, [](const at::Tensor& weight) { return weight.unsafeGetTensorImpl(); });
+      weights_, [](const Tensor& weight) { return weight.unsafeGetTensorImpl(); });
   ResumedObjects::of_process().warn_if_left_out("ema", "its model", this, weights);
 }
 
@@ -263,7 +263,7 @@ void Ema::exchange() {
 }
 
 // An average of more bits than the weight stays here, since the weight would round it.
-void Ema::exchange_one(size_t i, const at::Tensor& before) {
+void Ema::exchange_one(size_t i, const Tensor& before) {
   if (aside_[i].defined()) {
     weights_[i].copy_(aside_[i]);
     keep_changes(kept_[i], before);
@@ -308,7 +308,7 @@ void Ema::load_state(const SavedState& state) {
   const int64_t calls = state.whole_number("ema", "calls");
   const int64_t updates = state.whole_number("ema", "updates");
   for (const auto& [name, average] : averages_) {
-    const at::Tensor& saved = state.tensor("ema", name);
+    const Tensor& saved = state.tensor("ema", name);
     if (saved.sizes() == average.sizes())
       continue;
     throw invalid_argument("ema: expected '",

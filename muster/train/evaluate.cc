@@ -4,11 +4,12 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"
 
 namespace muster {
 
-void SampleMeans::add(const at::Tensor& values, int64_t samples) {
+void SampleMeans::add(const Tensor& values, int64_t samples) {
   if (values.dim() > 0 && values.numel() != samples) {
     throw invalid_argument("evaluate: expected a score with one value for each of ",
                            samples,

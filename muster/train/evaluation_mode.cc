@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "muster/base/mapped.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -13,7 +14,7 @@ namespace {
 
 template <class Model>
 void share_buffers(const Model& model, ProcessGroup& group) {
-  for (const at::Tensor& buffer : model.buffers())
+  for (const Tensor& buffer : model.buffers())
     if (group.size() > 1 && buffer.defined())
       group.broadcast(buffer, 0);
 }

@@ -18,10 +18,10 @@ Tensors gradient_values(const Tensors& parameters) {
   const at::NoGradGuard no_grad;
   Tensors found;
   std::unordered_set<const c10::TensorImpl*> seen;
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;
-    at::Tensor& gradient = parameter.mutable_grad();
+    Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined())
       continue;
     if (gradient.is_sparse() && !gradient.is_coalesced())
@@ -45,22 +45,22 @@ std::vector<Tensors> by_device_and_type(const Tensors& tensors) {
   return lots;
 }
 
-void multiply(const Tensors& gradients, const at::Tensor& factor) {
+void multiply(const Tensors& gradients, const Tensor& factor) {
   const at::NoGradGuard no_grad;
   for (const auto& lot : by_device_and_type(gradients)) {
-    const at::Tensor here = copied_to(lot[0].device(), factor);
+    const Tensor here = copied_to(lot[0].device(), factor);
     // One kernel takes all of a lot where the factor has its type.
     at::_foreach_mul_(lot, lot[0].scalar_type() == at::kFloat ? here.to(at::kFloat) : here);
   }
 }
 
 // Each lot says on its own device whether it found one; the answers meet on the scale's.
-at::Tensor multiply_and_find_nonfinite(const Tensors& gradients, const at::Tensor& inverse_scale) {
+Tensor multiply_and_find_nonfinite(const Tensors& gradients, const Tensor& inverse_scale) {
   const at::NoGradGuard no_grad;
-  at::Tensor found = at::zeros({}, inverse_scale.options());
+  Tensor found = at::zeros({}, inverse_scale.options());
   Tensors real;  // the kernel does not know complex numbers
   real.reserve(gradients.size());
-  for (const at::Tensor& gradient : gradients)
+  for (const Tensor& gradient : gradients)
     real.push_back(gradient.is_complex() ? at::view_as_real(gradient) : gradient);
   for (const auto& lot : by_device_and_type(real)) {
     // The kernel wants scale and result on the device of the lot.
@@ -69,7 +69,7 @@ at::Tensor multiply_and_find_nonfinite(const Tensors& gradients, const at::Tenso
       at::_amp_foreach_non_finite_check_and_unscale_(lot, found, inverse_scale);
       continue;
     }
-    at::Tensor there = at::zeros({}, inverse_scale.options().device(device));
+    Tensor there = at::zeros({}, inverse_scale.options().device(device));
     at::_amp_foreach_non_finite_check_and_unscale_(lot, there, copied_to(device, inverse_scale));
     found = at::maximum(found, copied_to(found.device(), there));
   }

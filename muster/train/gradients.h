@@ -20,10 +20,10 @@ Tensors gradient_values(const Tensors& parameters);
 std::vector<Tensors> by_device_and_type(const Tensors& tensors);
 
 // Multiplies all by a scalar in place. Does not block.
-void multiply(const Tensors& gradients, const at::Tensor& factor);
+void multiply(const Tensors& gradients, const Tensor& factor);
 
 // Multiplies all by `inverse_scale` (a float scalar) in place. Returns a float scalar on its
 // device: 1 if a value was not finite before or after, else 0. Does not block.
-at::Tensor multiply_and_find_nonfinite(const Tensors& gradients, const at::Tensor& inverse_scale);
+Tensor multiply_and_find_nonfinite(const Tensors& gradients, const Tensor& inverse_scale);
 
 }  // namespace muster

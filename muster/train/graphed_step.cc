@@ -30,12 +30,12 @@ namespace muster {
 namespace {
 
 std::string shapes_and_types(const Tensors& tensors) {
-  return join(mapped(tensors, tensor_text<at::Tensor>), ", ");
+  return join(mapped(tensors, tensor_text<Tensor>), ", ");
 }
 
 // Whether the batch fits: as many tensors of the same type and shape, but for the number of rows.
 bool is_alike(const Tensors& batch, const Tensors& first) {
-  const auto same = [](const at::Tensor& one, const at::Tensor& other) {
+  const auto same = [](const Tensor& one, const Tensor& other) {
     return one.dim() == other.dim() && one.scalar_type() == other.scalar_type() &&
            (one.dim() == 0 || one.sizes().slice(1) == other.sizes().slice(1));
   };
@@ -44,13 +44,13 @@ bool is_alike(const Tensors& batch, const Tensors& first) {
 
 // Whether all tensors that have rows have fewer.
 bool has_fewer_rows(const Tensors& batch, const Tensors& first) {
-  return std::ranges::equal(batch, first, [](const at::Tensor& one, const at::Tensor& other) {
+  return std::ranges::equal(batch, first, [](const Tensor& one, const Tensor& other) {
     return one.dim() == 0 || one.size(0) < other.size(0);
   });
 }
 
 bool has_same_rows(const Tensors& batch, const Tensors& first) {
-  return std::ranges::equal(batch, first, [](const at::Tensor& one, const at::Tensor& other) {
+  return std::ranges::equal(batch, first, [](const Tensor& one, const Tensor& other) {
     return one.sizes() == other.sizes();
   });
 }
@@ -65,11 +65,11 @@ void for_each_module(torch::nn::Module& module, const Use& use) {
 void describe_module(torch::nn::Module& module, std::vector<uint64_t>& into) {
   for_each_module(module, [&](torch::nn::Module& one) {
     into.push_back(one.is_training() ? 1 : 0);
-    for (const at::Tensor& parameter : one.parameters(/*recurse=*/false)) {
+    for (const Tensor& parameter : one.parameters(/*recurse=*/false)) {
       into.push_back(optim::address_of(parameter));
       into.push_back(parameter.requires_grad() ? 1 : 0);
     }
-    for (const at::Tensor& buffer : one.buffers(/*recurse=*/false))
+    for (const Tensor& buffer : one.buffers(/*recurse=*/false))
       into.push_back(optim::address_of(buffer));
   });
 }
@@ -86,7 +86,7 @@ c10::Device device_of(const Optimizers& optimizers) {
   std::optional<c10::Device> found;
   for (const torch::optim::Optimizer* optimizer : optimizers) {
     for (const auto& group : optimizer->param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
+      for (const Tensor& parameter : group.params()) {
         if (found && *found != parameter.device())
           refuse("parameters on one device", cat(found->str(), " and ", parameter.device().str()));
         found = parameter.device();
@@ -156,12 +156,12 @@ void GraphedStep::check_models() const {
            "a fully sharded one, or one of a ShardedOptimizer with .gradients");
 }
 
-at::Tensor GraphedStep::run(double weight,
-                            bool last,
-                            const Tensors& inputs,
-                            const LossOfInputs& loss_of) {
+Tensor GraphedStep::run(double weight,
+                        bool last,
+                        const Tensors& inputs,
+                        const LossOfInputs& loss_of) {
   check_inputs(last, inputs);
-  at::Tensor loss;
+  Tensor loss;
   if (side_) {
     const c10::Stream users = current_stream_of(device_);
     const OnStream on_side(side_);
@@ -192,14 +192,14 @@ void GraphedStep::check_inputs(bool last, const Tensors& inputs) {
         place(),
         "; give all ranks the same number of inputs");
   }
-  for (const at::Tensor& input : inputs) {
+  for (const Tensor& input : inputs) {
     if (side_ && input.device() != device_)
       refuse(cat("a batch on ", device_.str()), cat(input.device().str(), place()));
     if (input.requires_grad())
       refuse("a batch without gradients of its own", cat("a tensor that requires one", place()));
   }
   if (first_.empty()) {
-    first_ = mapped(inputs, [&](const at::Tensor& input) {
+    first_ = mapped(inputs, [&](const Tensor& input) {
       return at::empty_like(input, input.options().device(c10::kMeta));
     });
   }
@@ -219,8 +219,8 @@ GraphedStep::Way GraphedStep::agree(Way mine) {
   auto& group = step_->group_;
   if (!group || group->size() == 1)
     return mine;
-  const at::Tensor own = at::full({1}, static_cast<int64_t>(mine), at::kLong);
-  const at::Tensor all = at::empty({group->size()}, at::kLong);
+  const Tensor own = at::full({1}, static_cast<int64_t>(mine), at::kLong);
+  const Tensor all = at::empty({group->size()}, at::kLong);
   group->all_gather(all, own);
   return Way(all.max().item<int64_t>());
 }
@@ -232,11 +232,11 @@ GraphedStep::Way GraphedStep::way_of(double weight, const Tensors& inputs) {
 }
 
 // Runs on the side stream, for which everything before has been waited for.
-at::Tensor GraphedStep::run_on_side(const c10::Stream& users,
-                                    double weight,
-                                    const Tensors& inputs,
-                                    const LossOfInputs& loss_of) {
-  for (const at::Tensor& input : inputs)
+Tensor GraphedStep::run_on_side(const c10::Stream& users,
+                                double weight,
+                                const Tensors& inputs,
+                                const LossOfInputs& loss_of) {
+  for (const Tensor& input : inputs)
     record_on(input, *side_);
   const Way way = agree(way_of(weight, inputs));
   if (way == Way::begin_anew)
@@ -254,7 +254,7 @@ at::Tensor GraphedStep::run_on_side(const c10::Stream& users,
   if (warms_up || way == Way::as_usual) {
     share_memory(users);  // the models'
     const uint64_t reducers = num_reducers_made();
-    at::Tensor loss = run_as_usual(weight, inputs, loss_of);
+    Tensor loss = run_as_usual(weight, inputs, loss_of);
     share_memory(users);  // the optimizers', which the first step makes
     const int64_t before = num_reducers_made() == reducers ? warm_ups_ : 0;
     warm_ups_ = before + (warms_up ? 1 : 0);
@@ -265,17 +265,16 @@ at::Tensor GraphedStep::run_on_side(const c10::Stream& users,
   return replay(inputs);
 }
 
-at::Tensor GraphedStep::run_as_usual(double weight,
-                                     const Tensors& inputs,
-                                     const LossOfInputs& loss_of) {
+Tensor GraphedStep::run_as_usual(double weight,
+                                 const Tensors& inputs,
+                                 const LossOfInputs& loss_of) {
   return step_->run(weight, /*last=*/true, [&] { return loss_of(inputs); });
 }
 
 // What the steps allocate outside of the graph, before it: in the graph's memory the kernels before
 // them would leave something else there in every replay.
 void GraphedStep::capture(const Tensors& inputs, const LossOfInputs& loss_of) {
-  inputs_ =
-      mapped(inputs, [&](const at::Tensor& input) { return at::empty_like(input).copy_(input); });
+  inputs_ = mapped(inputs, [&](const Tensor& input) { return at::empty_like(input).copy_(input); });
   numbers_ = mapped(device_steps_, [&](optim::DeviceStep* const optimizer) {
     return optimizer->numbers_for_graph();
   });
@@ -321,7 +320,7 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
   expect_buffers_to_differ();  // also where an evaluation came before
   step_->begin();
   loss_ = step_->backward(1, /*last=*/true, [&]() -> TrainStep::MicroLoss {
-    at::Tensor loss = loss_of(inputs_);
+    Tensor loss = loss_of(inputs_);
     return {.loss = loss, .shown = loss};
   });
   if (!std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out)) {
@@ -330,7 +329,7 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
   }
   step_->is_late_ = step_->decides_late();
   step_->clip_and_check();
-  std::optional<at::Tensor> found;
+  std::optional<Tensor> found;
   if (step_->is_late_)
     found = step_->late_.leaves_out();
   for (size_t i = 0; i < device_steps_.size(); ++i)
@@ -339,7 +338,7 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
   step_->end();
 }
 
-at::Tensor GraphedStep::replay(const Tensors& inputs) {
+Tensor GraphedStep::replay(const Tensors& inputs) {
   const Span span("step", Category::compute);
   const at::NoGradGuard no_grad;
   step_->tell_of_earlier_steps();
@@ -390,20 +389,20 @@ void GraphedStep::forget_graph() {
 // The allocator hears of all streams that use a model and its optimizers: the side stream, and the
 // one on which the program saves and evaluates.
 void GraphedStep::share_memory(const c10::Stream& stream) const {
-  const auto share = [&](const at::Tensor& tensor) {
+  const auto share = [&](const Tensor& tensor) {
     record_on(tensor, *side_);
     record_on(tensor, stream);
   };
   for (const auto& models : {models_, frozen_}) {
     for (const StepModel& model : models) {
-      for (const at::Tensor& tensor : model.module().parameters())
+      for (const Tensor& tensor : model.module().parameters())
         share(tensor);
-      for (const at::Tensor& tensor : model.module().buffers())
+      for (const Tensor& tensor : model.module().buffers())
         share(tensor);
     }
   }
   for (optim::DeviceStep* const optimizer : device_steps_) {
-    for (const at::Tensor& tensor : optimizer->state_tensors())
+    for (const Tensor& tensor : optimizer->state_tensors())
       share(tensor);
   }
 }

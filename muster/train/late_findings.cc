@@ -17,7 +17,7 @@ LateFindings::News news_of(const std::vector<float>& numbers) {
 
 }  // namespace
 
-void LateFindings::add(const at::Tensor& found) {
+void LateFindings::add(const Tensor& found) {
   if (!leaves_out_.defined()) {
     leaves_out_ = at::zeros_like(found);
     num_left_out_ = at::zeros_like(found);
@@ -26,9 +26,9 @@ void LateFindings::add(const at::Tensor& found) {
   num_left_out_.add_(leaves_out_);
 }
 
-void LateFindings::read(const at::Tensor& loss) {
-  const at::Tensor number = loss.detach().reshape({}).to(at::kFloat);
-  const at::Tensor none = num_left_out_.defined() ? num_left_out_ : at::zeros_like(number);
+void LateFindings::read(const Tensor& loss) {
+  const Tensor number = loss.detach().reshape({}).to(at::kFloat);
+  const Tensor none = num_left_out_.defined() ? num_left_out_ : at::zeros_like(number);
   if (spare_.empty())
     spare_.emplace_back();
   Reading& reading = readings_.emplace_back(Reading{.read = std::move(spare_.front())});

@@ -9,6 +9,7 @@
 #include <deque>
 #include <optional>
 
+#include "muster/base/tensors.h"
 #include "muster/train/late_read.h"
 
 namespace muster {
@@ -16,13 +17,13 @@ namespace muster {
 class LateFindings {
  public:
   // Adds what a step has found: a float scalar on the GPU, 1 for gradients that are not finite.
-  void add(const at::Tensor& found);
+  void add(const Tensor& found);
 
   // 1 if this step is to be left out, else 0: a float scalar on the GPU.
-  const at::Tensor& leaves_out() const { return leaves_out_; }
+  const Tensor& leaves_out() const { return leaves_out_; }
 
   // Begins to read what is known at the end of a step, and the step's loss.
-  void read(const at::Tensor& loss);
+  void read(const Tensor& loss);
 
   struct News {
     double loss = 0;       // of the step that was read
@@ -48,7 +49,7 @@ class LateFindings {
     std::optional<News> news = {};  // once the GPU has come to it
   };
 
-  at::Tensor leaves_out_, num_left_out_;
+  Tensor leaves_out_, num_left_out_;
   std::deque<Reading> readings_;  // of the last steps, the oldest first
   std::deque<LateRead> spare_;    // with memory to use again
 };

@@ -8,7 +8,7 @@
 
 namespace muster {
 
-void LateRead::start(const at::Tensor& values) {
+void LateRead::start(const Tensor& values) {
   if (!on_host_.defined() || on_host_.sizes() != values.sizes())
     on_host_ = at::empty(values.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
   on_host_.copy_(values, /*non_blocking=*/true);

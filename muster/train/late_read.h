@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 class LateRead {
@@ -15,7 +17,7 @@ class LateRead {
   bool is_under_way() const { return done_.has_value(); }
 
   // Begins to read `values`, a float vector on a GPU. Expects that no reading is under way.
-  void start(const at::Tensor& values);
+  void start(const Tensor& values);
 
   // The numbers once the GPU has come to them; nothing before, or if no reading is under way.
   std::optional<std::vector<float>> take_if_ready();
@@ -26,7 +28,7 @@ class LateRead {
  private:
   std::vector<float> take();
 
-  at::Tensor on_host_;  // pinned, used again and again
+  Tensor on_host_;  // pinned, used again and again
   std::optional<c10::Event> done_;
 };
 

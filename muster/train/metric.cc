@@ -17,6 +17,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/train/device_copy.h"
 
@@ -30,7 +31,7 @@ template <class... Parts>
 }
 
 // Throws: invalid_argument unless the tensor has one element.
-void check_is_number(const char* name, const at::Tensor& tensor) {
+void check_is_number(const char* name, const Tensor& tensor) {
   if (tensor.defined() && tensor.numel() == 1)
     return;
   refuse_addition(
@@ -42,16 +43,16 @@ void check_is_number(const char* name, const at::Tensor& tensor) {
       "; add values without a count, or their mean");
 }
 
-at::Tensor pair_of(const at::Tensor& sum, const at::Tensor& count) {
+Tensor pair_of(const Tensor& sum, const Tensor& count) {
   return at::stack({sum.reshape({}), count.reshape({})});
 }
 
-at::Tensor number_like(double number, const at::Tensor& tensor) {
+Tensor number_like(double number, const Tensor& tensor) {
   return at::full({}, number, at::TensorOptions(at::kDouble).device(tensor.device()));
 }
 
 // Which labels count.
-at::Tensor counted(const at::Tensor& labels, const std::optional<int64_t>& ignore_index) {
+Tensor counted(const Tensor& labels, const std::optional<int64_t>& ignore_index) {
   return ignore_index ? labels.ne(*ignore_index) : at::ones_like(labels, at::kBool);
 }
 
@@ -59,8 +60,8 @@ constexpr int64_t kNoClass = std::numeric_limits<int64_t>::min();
 
 // The class of the largest logit; kNoClass where a logit is NaN, which argmax takes for the
 // largest.
-at::Tensor likeliest_classes(const at::Tensor& logits) {
-  const at::Tensor best = logits.argmax(-1, /*keepdim=*/true);
+Tensor likeliest_classes(const Tensor& logits) {
+  const Tensor best = logits.argmax(-1, /*keepdim=*/true);
   return best.masked_fill(logits.gather(-1, best).isnan(), kNoClass).squeeze(-1);
 }
 
@@ -76,9 +77,7 @@ void warn_of_nan(double predictions) {
 }
 
 // The class of each label: that of the largest logit where logits are given.
-at::Tensor predicted_classes(const at::Tensor& predicted,
-                             const at::Tensor& labels,
-                             int64_t classes) {
+Tensor predicted_classes(const Tensor& predicted, const Tensor& labels, int64_t classes) {
   const bool are_classes = predicted.sizes() == labels.sizes() && !predicted.is_floating_point();
   if (are_classes)
     return predicted;
@@ -102,11 +101,11 @@ at::Tensor predicted_classes(const at::Tensor& predicted,
 }  // namespace
 
 void SumMetric::reset() {
-  here_ = at::Tensor();
-  of_all_ = at::Tensor();
+  here_ = Tensor();
+  of_all_ = Tensor();
 }
 
-void SumMetric::add_sums(const at::Tensor& more) {
+void SumMetric::add_sums(const Tensor& more) {
   if (more.sizes() != at::IntArrayRef(shape_)) {
     refuse_addition("metric",
                     "sums of shape [",
@@ -116,49 +115,49 @@ void SumMetric::add_sums(const at::Tensor& more) {
                     "]; give the constructor their shape");
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor value = more.detach().to(at::kDouble);
+  const Tensor value = more.detach().to(at::kDouble);
   here_ = here_.defined() ? here_ + copied_to(here_.device(), value) : value;
-  of_all_ = at::Tensor();
+  of_all_ = Tensor();
 }
 
 // A rank that has added nothing has zeros.
 void SumMetric::reduce(ProcessGroup& group) {
   const auto options = at::TensorOptions(at::kDouble).device(group.device());
-  at::Tensor all = at::zeros(shape_, options);
+  Tensor all = at::zeros(shape_, options);
   if (here_.defined())
     all.copy_(here_);
   group.all_reduce(all);
   of_all_ = all.cpu();
 }
 
-at::Tensor SumMetric::sums() const {
+Tensor SumMetric::sums() const {
   if (of_all_.defined())
     return of_all_;
   return here_.defined() ? here_.cpu() : at::zeros(shape_, at::kDouble);
 }
 
 double SumMetric::ratio() const {
-  const at::Tensor pair = sums();
+  const Tensor pair = sums();
   return pair[0].item<double>() / pair[1].item<double>();
 }
 
-void Mean::add(const at::Tensor& values) {
+void Mean::add(const Tensor& values) {
   const at::NoGradGuard no_grad;
-  const at::Tensor sum = values.detach().to(at::kDouble).sum();
+  const Tensor sum = values.detach().to(at::kDouble).sum();
   add_sums(pair_of(sum, number_like(as_number(values.numel()), sum)));
 }
 
 // A mean over nothing is NaN, which must not be multiplied by 0.
-void Mean::add(const at::Tensor& mean, const at::Tensor& count) {
+void Mean::add(const Tensor& mean, const Tensor& count) {
   check_is_number("mean", mean);
   check_is_number("count", count);
   const at::NoGradGuard no_grad;
-  const at::Tensor value = mean.detach().to(at::kDouble).reshape({});
-  const at::Tensor weight = copied_to(mean.device(), count.detach()).to(at::kDouble).reshape({});
+  const Tensor value = mean.detach().to(at::kDouble).reshape({});
+  const Tensor weight = copied_to(mean.device(), count.detach()).to(at::kDouble).reshape({});
   add_sums(pair_of(at::where(weight.gt(0), value * weight, at::zeros_like(value)), weight));
 }
 
-void Mean::add(const at::Tensor& mean, double count) {
+void Mean::add(const Tensor& mean, double count) {
   if (!(count >= 0))
     refuse_addition("mean", "a count of 0 or more, got ", count, "; give that of the values");
   check_is_number("mean", mean);
@@ -175,11 +174,11 @@ Accuracy::Accuracy(const AccuracyOptions& options) : SumMetric({3}), options_(op
     refuse_addition("accuracy", "top of 1 or more, got ", options.top, "; 1 is the default");
 }
 
-void Accuracy::add(const at::Tensor& logits, const at::Tensor& labels) {
+void Accuracy::add(const Tensor& logits, const Tensor& labels) {
   const at::NoGradGuard no_grad;
-  const at::Tensor hits = label_hits("accuracy", logits, labels, options_.top);
-  const at::Tensor counts = counted(labels, options_.ignore_index);
-  const at::Tensor outside = labels.lt(0).logical_or(labels.ge(logits.size(-1)));
+  const Tensor hits = label_hits("accuracy", logits, labels, options_.top);
+  const Tensor counts = counted(labels, options_.ignore_index);
+  const Tensor outside = labels.lt(0).logical_or(labels.ge(logits.size(-1)));
   add_sums(
       at::stack({hits.logical_and(counts).sum(), counts.sum(), outside.logical_and(counts).sum()})
           .to(at::kDouble));
@@ -206,20 +205,19 @@ ConfusionMatrix::ConfusionMatrix(int64_t classes, std::optional<int64_t> ignore_
     refuse_addition("confusion matrix", "1 class or more, got ", classes, "; give their number");
 }
 
-void ConfusionMatrix::add(const at::Tensor& predicted, const at::Tensor& labels) {
+void ConfusionMatrix::add(const Tensor& predicted, const Tensor& labels) {
   const at::NoGradGuard no_grad;
-  const auto in_range = [&](const at::Tensor& classes) {
+  const auto in_range = [&](const Tensor& classes) {
     return classes.ge(0).logical_and(classes.lt(classes_));
   };
-  const at::Tensor columns =
-      predicted_classes(predicted, labels, classes_).reshape({-1}).to(at::kLong);
-  const at::Tensor rows = labels.reshape({-1}).to(at::kLong);
-  const at::Tensor counts = counted(rows, ignore_index_);
+  const Tensor columns = predicted_classes(predicted, labels, classes_).reshape({-1}).to(at::kLong);
+  const Tensor rows = labels.reshape({-1}).to(at::kLong);
+  const Tensor counts = counted(rows, ignore_index_);
   const int64_t outside = classes_ * classes_;
-  const at::Tensor is_nan = in_range(rows).logical_and(columns.eq(kNoClass));
-  const at::Tensor fits = in_range(rows).logical_and(in_range(columns));
-  const at::Tensor place = at::where(fits, rows * classes_ + columns, is_nan + outside);
-  at::Tensor sums = at::zeros({outside + 2}, counts.options().dtype(at::kDouble));
+  const Tensor is_nan = in_range(rows).logical_and(columns.eq(kNoClass));
+  const Tensor fits = in_range(rows).logical_and(in_range(columns));
+  const Tensor place = at::where(fits, rows * classes_ + columns, is_nan + outside);
+  Tensor sums = at::zeros({outside + 2}, counts.options().dtype(at::kDouble));
   add_sums(sums.scatter_add_(0, place, counts.to(at::kDouble)));
 }
 
@@ -238,14 +236,11 @@ void ConfusionMatrix::reduce(ProcessGroup& group) {
                   " pairs with others on all ranks; give more classes, or the ignore_index");
 }
 
-at::Tensor ConfusionMatrix::value() const {
+Tensor ConfusionMatrix::value() const {
   return sums().slice(0, 0, classes_ * classes_).reshape({classes_, classes_}).to(at::kLong);
 }
 
-at::Tensor label_hits(const std::string& owner,
-                      const at::Tensor& logits,
-                      const at::Tensor& labels,
-                      int64_t k) {
+Tensor label_hits(const std::string& owner, const Tensor& logits, const Tensor& labels, int64_t k) {
   const int64_t dims = logits.dim() - 1;  // those of the labels
   const bool fits = dims >= 0 && logits.sizes().slice(0, dims) == labels.sizes();
   if (!fits || k < 1 || k > logits.size(-1)) {
@@ -267,7 +262,7 @@ at::Tensor label_hits(const std::string& owner,
   if (k == 1)
     return likeliest_classes(logits).eq(labels);
   const auto [largest, classes] = logits.topk(k, -1);
-  const at::Tensor has_nan = largest.select(-1, 0).isnan();  // topk, too, puts it first
+  const Tensor has_nan = largest.select(-1, 0).isnan();  // topk, too, puts it first
   return classes.eq(labels.unsqueeze(-1)).any(-1).logical_and(has_nan.logical_not());
 }
 

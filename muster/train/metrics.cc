@@ -81,7 +81,7 @@ void check_count(const std::string& name, double count) {
                 "; pass the number of samples that the mean is over");
 }
 
-at::Tensor in_double(const at::Tensor& value) {
+Tensor in_double(const Tensor& value) {
   return value.detach().to(at::kDouble);
 }
 
@@ -172,14 +172,14 @@ void Metrics::add(const std::string& name, Kind kind, double value, double count
 }
 
 // `value` is a scalar of type double.
-void Metrics::add(const std::string& name, Kind kind, const at::Tensor& value, double count) {
+void Metrics::add(const std::string& name, Kind kind, const Tensor& value, double count) {
   Entry& into = entry(name, kind);
   into.count += count;
   if (!into.on_device.defined()) {
     into.on_device = value.clone();
     return;
   }
-  const at::Tensor here = copied_to(into.on_device.device(), value);
+  const Tensor here = copied_to(into.on_device.device(), value);
   if (kind == Kind::max) {
     into.on_device = at::maximum(into.on_device, here);
   } else if (kind == Kind::min) {
@@ -190,7 +190,7 @@ void Metrics::add(const std::string& name, Kind kind, const at::Tensor& value, d
 }
 
 // A mean over no samples is NaN, so it must not be multiplied by 0.
-void Metrics::mean(const std::string& name, const at::Tensor& value, double count) {
+void Metrics::mean(const std::string& name, const Tensor& value, double count) {
   check_count(name, count);
   if (count == 0 || value.numel() == 0)
     return add(name, Kind::mean, 0, 0);
@@ -205,7 +205,7 @@ void Metrics::mean(const std::string& name, double value, double count) {
   add(name, Kind::mean, value * count, count);
 }
 
-void Metrics::sum(const std::string& name, const at::Tensor& value) {
+void Metrics::sum(const std::string& name, const Tensor& value) {
   const at::NoGradGuard no_grad;
   add(name, Kind::sum, in_double(value).sum(), 1);
 }
@@ -214,7 +214,7 @@ void Metrics::sum(const std::string& name, double value) {
   add(name, Kind::sum, value, 1);
 }
 
-void Metrics::max(const std::string& name, const at::Tensor& value) {
+void Metrics::max(const std::string& name, const Tensor& value) {
   if (value.numel() == 0)
     return add(name, Kind::max, nothing(Kind::max), 0);
   const at::NoGradGuard no_grad;
@@ -225,7 +225,7 @@ void Metrics::max(const std::string& name, double value) {
   add(name, Kind::max, value, 1);
 }
 
-void Metrics::min(const std::string& name, const at::Tensor& value) {
+void Metrics::min(const std::string& name, const Tensor& value) {
   if (value.numel() == 0)
     return add(name, Kind::min, nothing(Kind::min), 0);
   const at::NoGradGuard no_grad;
@@ -237,18 +237,18 @@ void Metrics::min(const std::string& name, double value) {
 }
 
 void Metrics::accuracy(const std::string& name,
-                       const at::Tensor& logits,
-                       const at::Tensor& labels,
+                       const Tensor& logits,
+                       const Tensor& labels,
                        int64_t k,
                        std::optional<int64_t> ignore_index) {
   const at::NoGradGuard no_grad;
-  const at::Tensor hits = label_hits(cat("metrics: '", name, "'"), logits, labels, k);
+  const Tensor hits = label_hits(cat("metrics: '", name, "'"), logits, labels, k);
   if (!ignore_index)
     return add(name, Kind::mean, hits.sum().to(at::kDouble), as_number(labels.numel()));
-  const at::Tensor counts = labels.ne(*ignore_index);
+  const Tensor counts = labels.ne(*ignore_index);
   add(name, Kind::mean, hits.logical_and(counts).sum().to(at::kDouble), 0);
-  at::Tensor& count = entries_.at(name).count_on_device;
-  const at::Tensor more = counts.sum().to(at::kDouble);
+  Tensor& count = entries_.at(name).count_on_device;
+  const Tensor more = counts.sum().to(at::kDouble);
   count = count.defined() ? count + copied_to(count.device(), more) : more;
 }
 
@@ -262,12 +262,12 @@ void Metrics::fetch() {
   for (const auto& [device, entries] : by_device) {
     Tensors scalars;
     for (const Entry* entry : entries) {
-      const at::Tensor& count = entry->count_on_device;
+      const Tensor& count = entry->count_on_device;
       scalars.push_back(entry->on_device);
       scalars.push_back(count.defined() ? copied_to(entry->on_device.device(), count)
                                         : at::zeros_like(entry->on_device));
     }
-    const at::Tensor all = at::stack(scalars).cpu();
+    const Tensor all = at::stack(scalars).cpu();
     const double* value = all.const_data_ptr<double>();
     for (Entry* entry : entries) {
       entry->on_host = combined(entry->kind, entry->on_host, *value++);

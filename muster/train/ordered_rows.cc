@@ -19,7 +19,7 @@ namespace muster::evaluation {
 namespace {
 
 // What must be alike: the type, and the shape of a row.
-std::string row_text(const at::Tensor& tensor, bool of_one_shape) {
+std::string row_text(const Tensor& tensor, bool of_one_shape) {
   const std::string type = c10::toString(tensor.scalar_type());
   return of_one_shape ? cat(type, " [", join(tensor.sizes().slice(1), ", "), "]") : type;
 }
@@ -28,7 +28,7 @@ std::string row_text(const at::Tensor& tensor, bool of_one_shape) {
 
 void OrderedRows::check_like_before(const Tensors& outputs) {
   if (like_.empty())
-    for (const at::Tensor& output : outputs)
+    for (const Tensor& output : outputs)
       like_.push_back(output.narrow(0, 0, 0).clone());
   for (const size_t i : indices_of(outputs)) {
     const std::string before = row_text(like_[i], of_one_shape_);
@@ -62,7 +62,7 @@ void OrderedRows::add(IndexedRows rows) {
 
 // Rows of one block have one shape.
 bool OrderedRows::Row::has_shape_of(const Row& other) const {
-  const auto is_alike = [](const at::Tensor& a, const at::Tensor& b) {
+  const auto is_alike = [](const Tensor& a, const Tensor& b) {
     return a.sizes().slice(1) == b.sizes().slice(1);
   };
   return block == other.block || std::ranges::equal(*block, *other.block, is_alike);
@@ -102,7 +102,7 @@ IndexedRows OrderedRows::take() {
     }
     order.push_back(begin->second + row.place);
   }
-  const at::Tensor places = at::tensor(order, at::kLong);
+  const Tensor places = at::tensor(order, at::kLong);
   for (size_t i = 0; i < like_.size(); ++i) {
     Tensors parts = mapped(blocks, [&](const auto* block) { return (*block)[i]; });
     taken.outputs.push_back(at::cat(parts).index_select(0, places));

@@ -72,9 +72,9 @@ void try_kernels(c10::Device device, const std::string& name) {
   try {
     const at::AutoGradMode with_gradients(true);
     const auto options = at::TensorOptions(device).dtype(c10::kFloat);
-    const at::Tensor weight = at::ones({8, 8}, options).requires_grad_(true);
-    const at::Tensor filter = at::ones({8, 8, 3, 3}, options).requires_grad_(true);
-    at::Tensor sum;
+    const Tensor weight = at::ones({8, 8}, options).requires_grad_(true);
+    const Tensor filter = at::ones({8, 8, 3, 3}, options).requires_grad_(true);
+    Tensor sum;
     {
       const Autocast guard(device.type(), type, true);
       sum = at::linear(at::ones({4, 8}, options), weight).sum() +
@@ -118,20 +118,20 @@ Autocast Precision::autocast() const {
   return {device_.type(), enabled ? type_named(options_.type) : c10::kBFloat16, enabled};
 }
 
-at::Tensor Precision::scale(const at::Tensor& loss) const {
+Tensor Precision::scale(const Tensor& loss) const {
   *is_asked_ = true;
   return scales() ? loss * copied_to(loss.device(), scale_) : loss;
 }
 
 // GradScaler, too, takes the reciprocal in double: float's is not exact with every compiler.
-at::Tensor Precision::inverse_scale() const {
+Tensor Precision::inverse_scale() const {
   if (!scales())
     return at::ones({}, at::TensorOptions(device_).dtype(c10::kFloat));
   return scale_.to(c10::kDouble).reciprocal().to(c10::kFloat);
 }
 
 // Gradients that are divided twice would be too small, without an error.
-bool Precision::is_unscaled(const at::Tensor& parameter) const {
+bool Precision::is_unscaled(const Tensor& parameter) const {
   return std::ranges::any_of(unscaled_, [&](const Unscaled& lot) {
     return lot.parameters.contains(parameter.unsafeGetTensorImpl());
   });
@@ -149,7 +149,7 @@ void Precision::require_scaled(const Tensors& parameters) const {
   const bool has_others = options_.group && options_.group->size() > 1;
   if (!scales() || *is_asked_ || has_others)
     return;
-  const bool has_fresh = std::ranges::any_of(parameters, [this](const at::Tensor& parameter) {
+  const bool has_fresh = std::ranges::any_of(parameters, [this](const Tensor& parameter) {
     return parameter.grad().defined() && !is_unscaled(parameter);
   });
   if (!has_fresh)
@@ -162,7 +162,7 @@ void Precision::require_scaled(const Tensors& parameters) const {
 namespace {
 
 // Sharded gradients, parts of divided layers, and a pipeline's stages.
-bool is_seen_by_this_rank_alone(const at::Tensor& parameter) {
+bool is_seen_by_this_rank_alone(const Tensor& parameter) {
   return optim::has_divided_gradient(parameter) || optim::is_layer_part(parameter) ||
          optim::is_stage_parameter(parameter);
 }
@@ -174,7 +174,7 @@ void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGr
   if (!scales())
     return;
   Tensors fresh = parameters;
-  std::erase_if(fresh, [this](const at::Tensor& parameter) { return is_unscaled(parameter); });
+  std::erase_if(fresh, [this](const Tensor& parameter) { return is_unscaled(parameter); });
   if (fresh.empty())
     return;
   std::optional<ProcessGroup> ranks = group ? group : options_.group;
@@ -186,14 +186,14 @@ void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGr
   }
   const auto gradients = gradient_values(fresh);
   const bool has_half = std::ranges::any_of(
-      gradients, [](const at::Tensor& gradient) { return gradient.scalar_type() == c10::kHalf; });
+      gradients, [](const Tensor& gradient) { return gradient.scalar_type() == c10::kHalf; });
   if (has_half) {
     throw invalid_argument(
         "precision: expected parameters and gradients of fp32, got a gradient of fp16; keep the "
         "model in fp32 (autocast computes in fp16), without model->to(torch::kHalf)");
   }
   Unscaled lot{.parameters = {}, .found = multiply_and_find_nonfinite(gradients, inverse_scale())};
-  for (const at::Tensor& parameter : fresh)
+  for (const Tensor& parameter : fresh)
     lot.parameters.insert(parameter.unsafeGetTensorImpl());
   if (ranks && ranks->size() > 1)
     ranks->all_reduce(lot.found, ReduceOp::max);
@@ -203,7 +203,7 @@ void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGr
 // Lots are asked one after the other: each question waits for the device.
 bool Precision::found_nonfinite(const Tensors& parameters) const {
   for (const Unscaled& lot : unscaled_) {
-    const bool has_some = std::ranges::any_of(parameters, [&](const at::Tensor& parameter) {
+    const bool has_some = std::ranges::any_of(parameters, [&](const Tensor& parameter) {
       return lot.parameters.contains(parameter.unsafeGetTensorImpl());
     });
     if (!has_some)
@@ -251,7 +251,7 @@ void Precision::update_scale() {
         "precision: expected unscale or step before update, got update alone; call "
         "precision.step(optimizer) first");
   }
-  at::Tensor found = at::zeros({}, scale_.options());
+  Tensor found = at::zeros({}, scale_.options());
   for (const Unscaled& lot : unscaled_)
     found += lot.found;
   at::_amp_update_scale_(scale_,

@@ -43,7 +43,7 @@ std::vector<int64_t> take_numbers(ByteReader& reader) {
 
 void check_rows(const IndexedRows& mine) {
   const int64_t rows = std::ssize(mine.indices);
-  for (const at::Tensor& output : mine.outputs) {
+  for (const Tensor& output : mine.outputs) {
     if (output.defined() && output.dim() > 0 && output.size(0) == rows)
       continue;
     throw invalid_argument("predict: expected outputs with a row for each of ",
@@ -89,16 +89,15 @@ std::string PredictionExchange::message(const IndexedRows& mine, bool is_over) {
   const std::vector<int64_t> all_skipped = options_.skipped();
   const std::vector<int64_t> skipped(all_skipped.begin() + skipped_told_, all_skipped.end());
   skipped_told_ = std::ssize(all_skipped);
-  return cat(
-      is_over ? 1 : 0,
-      " ",
-      mine.outputs.size(),
-      " ",
-      sum_of<std::string>(mine.outputs,
-                          [](const at::Tensor& output) { return numbers_text(output.sizes()); }),
-      numbers_text(mine.indices),
-      numbers_text(skipped),
-      failure_ ? told_failure(failure_) : std::string());
+  return cat(is_over ? 1 : 0,
+             " ",
+             mine.outputs.size(),
+             " ",
+             sum_of<std::string>(mine.outputs,
+                                 [](const Tensor& output) { return numbers_text(output.sizes()); }),
+             numbers_text(mine.indices),
+             numbers_text(skipped),
+             failure_ ? told_failure(failure_) : std::string());
 }
 
 PredictionExchange::Said PredictionExchange::read(const std::string& message) {
@@ -139,7 +138,7 @@ void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
   const size_t outputs = count(std::ranges::max(all, {}, count));
   std::vector<Tensors> parts = mapped_indices(outputs, [&](size_t i) {
     const bool is_mine = i < mine.outputs.size();
-    return group_.gather_varying(is_mine ? mine.outputs[i].reshape({-1}) : at::Tensor(), 0);
+    return group_.gather_varying(is_mine ? mine.outputs[i].reshape({-1}) : Tensor(), 0);
   });
   is_failed_ = false;
   if (group_.rank() == 0)

@@ -15,6 +15,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -71,7 +72,7 @@ SavedState Rebalance::state() const {
 
 // Shares of other ranks, or of another global batch, are no use here; the loaders keep theirs.
 void Rebalance::load_state(const SavedState& state) {
-  const at::Tensor saved = state.tensor("rebalance", kShares).contiguous();
+  const Tensor saved = state.tensor("rebalance", kShares).contiguous();
   const auto* first = saved.const_data_ptr<int64_t>();
   const std::vector<int64_t> found(first, first + saved.numel());
   if (std::ssize(found) != group_.size() || sum_of(found) != sum_of(shares())) {
@@ -101,9 +102,9 @@ bool Rebalance::step(double seconds, int64_t samples) {
 // Every rank sees all times, so all come to the same shares without another exchange.
 bool Rebalance::compare() {
   const double share = as_number(shares()[group_.rank()]);
-  const at::Tensor mine = at::full({1}, median_or_zero(seconds_a_sample_) * share, at::kDouble);
+  const Tensor mine = at::full({1}, median_or_zero(seconds_a_sample_) * share, at::kDouble);
   seconds_a_sample_.clear();
-  const at::Tensor all = at::empty({group_.size()}, at::kDouble);
+  const Tensor all = at::empty({group_.size()}, at::kDouble);
   group_.all_gather(all, mine);
   const auto* times = all.const_data_ptr<double>();
   if (!search_.observe({times, times + all.numel()}))

@@ -43,7 +43,7 @@ class FreezeGuard : NoCopy {
  public:
   explicit FreezeGuard(const StepModels& models) {
     for (const StepModel& model : models) {
-      for (at::Tensor& parameter : model.module().parameters()) {
+      for (Tensor& parameter : model.module().parameters()) {
         if (!parameter.requires_grad())
           continue;
         parameter.requires_grad_(false);
@@ -52,7 +52,7 @@ class FreezeGuard : NoCopy {
     }
   }
   ~FreezeGuard() {
-    for (const at::Tensor& parameter : frozen_)
+    for (const Tensor& parameter : frozen_)
       parameter.requires_grad_(true);
   }
 
@@ -69,15 +69,15 @@ Tensors parameters_of_all(const Optimizers& optimizers) {
 // Whether the optimizers still have these parameters and no others.
 bool has_the_same(const Tensors& parameters, const Optimizers& optimizers) {
   return std::ranges::equal(
-      parameters,
-      parameters_of_all(optimizers),
-      [](const at::Tensor& one, const at::Tensor& other) { return one.is_same(other); });
+      parameters, parameters_of_all(optimizers), [](const Tensor& one, const Tensor& other) {
+        return one.is_same(other);
+      });
 }
 
 // Refuses parameters that this step is to train and to leave alone.
 void check_not_frozen(const Tensors& trained, const StepModels& frozen) {
   auto seen = mapped_to<std::set<const c10::TensorImpl*>>(
-      trained, [&](const at::Tensor& parameter) { return parameter.unsafeGetTensorImpl(); });
+      trained, [&](const Tensor& parameter) { return parameter.unsafeGetTensorImpl(); });
   for (const StepModel& model : frozen) {
     for (const auto& item : model.module().named_parameters()) {
       if (!seen.contains(item.value().unsafeGetTensorImpl()))
@@ -100,7 +100,7 @@ std::optional<ProcessGroup> group_of(const StepModels& models) {
 }
 
 // Whether a wrapped model leaves the parameter's gradient to each rank.
-bool is_ignored(const StepModels& models, const at::Tensor& parameter) {
+bool is_ignored(const StepModels& models, const Tensor& parameter) {
   return std::ranges::any_of(models.reducers(), [&](const GradientReducer* reducer) {
     return reducer->ignores(parameter);
   });
@@ -114,13 +114,13 @@ bool keeps_gradients_of_this_rank(const StepModel& model) {
     return false;
   if (!reducer->reduces() || !reducer->has_local_gradients())
     return false;
-  return std::ranges::any_of(model.module().parameters(), [&](const at::Tensor& parameter) {
+  return std::ranges::any_of(model.module().parameters(), [&](const Tensor& parameter) {
     return parameter.grad().defined() && !reducer->ignores(parameter);
   });
 }
 
 // Says why a tensor is no loss, for a message.
-std::string kind_of_loss(const at::Tensor& loss) {
+std::string kind_of_loss(const Tensor& loss) {
   if (!loss.defined())
     return "an undefined tensor";
   if (loss.numel() != 1)
@@ -128,7 +128,7 @@ std::string kind_of_loss(const at::Tensor& loss) {
   return "one that does not depend on parameters";
 }
 
-void check_loss_is_scalar(const at::Tensor& loss, const std::string& place) {
+void check_loss_is_scalar(const Tensor& loss, const std::string& place) {
   if (loss.defined() && loss.numel() == 1 && loss.requires_grad())
     return;
   throw invalid_argument(
@@ -192,7 +192,7 @@ void TrainStep::take_parameters() {
   parameters_ = parameters_of_all(optimizers_);
   own_parameters_.clear();
   shared_parameters_.clear();
-  for (const at::Tensor& parameter : parameters_) {
+  for (const Tensor& parameter : parameters_) {
     auto& list = is_ignored(models_, parameter) ? own_parameters_ : shared_parameters_;
     list.push_back(parameter);
   }
@@ -207,24 +207,22 @@ void TrainStep::take_parameters() {
     check_reduced(models_, parameters_, ranks);
 }
 
-at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
+Tensor TrainStep::run(double weight, bool last, const std::function<Tensor()>& loss_of) {
   return run_micro_batch(weight, last, [&]() -> MicroLoss {
     check_one_kind(/*is_sum=*/false);
-    at::Tensor loss = loss_of();
+    Tensor loss = loss_of();
     return {.loss = loss, .shown = loss};
   });
 }
 
 // A batch of weight 0 is there to take part, and its losses are others' samples.
-at::Tensor TrainStep::run_sum(double weight,
-                              bool last,
-                              const std::function<SummedLoss()>& loss_of) {
+Tensor TrainStep::run_sum(double weight, bool last, const std::function<SummedLoss()>& loss_of) {
   check_no_sum_in_join();
   const double part = weight == 0 ? 0 : 1;
   return run_micro_batch(part, last, [&]() -> MicroLoss {
     check_one_kind(/*is_sum=*/true);
     SummedLoss loss = as_scalars(loss_of(), place());
-    at::Tensor mean = mean_of(loss);
+    Tensor mean = mean_of(loss);
     loss.count = loss.count * part;
     auto group = group_of_counts();
     return {.loss = counts_.add(loss, group), .shown = std::move(mean)};
@@ -260,16 +258,16 @@ void TrainStep::check_no_sum_in_join() const {
 }
 
 // A batch that fails ends the step: the gradients of the others are dropped with it.
-at::Tensor TrainStep::run_micro_batch(double weight,
-                                      bool last,
-                                      const std::function<MicroLoss()>& loss_of) {
+Tensor TrainStep::run_micro_batch(double weight,
+                                  bool last,
+                                  const std::function<MicroLoss()>& loss_of) {
   const Span span("step", Category::compute);
   try {
     if (in_step_)
       check_untouched();
     else
       begin();
-    at::Tensor loss = backward(weight, last, loss_of);
+    Tensor loss = backward(weight, last, loss_of);
     if (last)
       finish();
     else
@@ -287,7 +285,7 @@ void TrainStep::begin() {
   // A model that is unfrozen layer by layer is handed to the optimizer so (add_param_group).
   if (!has_the_same(parameters_, optimizers_))
     take_parameters();
-  for (const at::Tensor& parameter : parameters_)
+  for (const Tensor& parameter : parameters_)
     parameter.mutable_grad().reset();
   in_step_ = true;
   scale_updates_ = scales() ? options_.precision->updates() : 0;
@@ -314,8 +312,8 @@ void TrainStep::check_untouched() const {
 namespace {
 
 // Whether nothing is left of a gradient. One without memory stands for what lies in parts.
-bool is_cleared(const at::Tensor& parameter) {
-  const at::Tensor& gradient = parameter.grad();
+bool is_cleared(const Tensor& parameter) {
+  const Tensor& gradient = parameter.grad();
   if (!gradient.defined() || !gradient.has_storage())
     return !gradient.defined();
   return gradient.storage().nbytes() > 0 && !gradient.any().item<bool>();
@@ -338,26 +336,24 @@ void TrainStep::check_kept() const {
 }
 
 // Only the last micro-batch of a step has its gradients averaged over the ranks.
-at::Tensor TrainStep::backward(double weight,
-                               bool last,
-                               const std::function<MicroLoss()>& loss_of) {
+Tensor TrainStep::backward(double weight, bool last, const std::function<MicroLoss()>& loss_of) {
   const auto local = mapped(models_.reducers(), [&](GradientReducer* reducer) {
     return std::make_unique<NoSync>(*reducer, !last);
   });
   const FreezeGuard frozen(options_.frozen);
-  at::Tensor shown;
+  Tensor shown;
   const auto run_forward = [&] {
     MicroLoss micro = loss_of();
     shown = micro.shown.defined() ? micro.shown.detach() : micro.shown;
     return micro.loss;
   };
-  const at::Tensor loss = [&] {
+  const Tensor loss = [&] {
     const Span span("forward");
     return options_.precision != nullptr ? options_.precision->run(run_forward) : run_forward();
   }();
   check_kept();
   check_loss_is_scalar(loss, place());
-  at::Tensor weighted = weight == 1 ? loss : loss * weight;
+  Tensor weighted = weight == 1 ? loss : loss * weight;
   if (options_.precision != nullptr)
     weighted = options_.precision->scale(weighted);
   const Span span("backward");
@@ -498,7 +494,7 @@ void TrainStep::check_outside_of_join() const {
 
 // Gradients that stay would be added to those of the next step.
 void TrainStep::end() {
-  for (const at::Tensor& parameter : parameters_)
+  for (const Tensor& parameter : parameters_)
     parameter.mutable_grad().reset();
   left_.clear();
   counts_.clear();
@@ -527,8 +523,8 @@ void TrainStep::load_state(const SavedState& state) {
 // A tensor's version grows with every change in place.
 std::vector<TrainStep::Mark> TrainStep::marks() const {
   std::vector<Mark> found;
-  for (const at::Tensor& parameter : parameters_) {
-    const at::Tensor& gradient = parameter.grad();
+  for (const Tensor& parameter : parameters_) {
+    const Tensor& gradient = parameter.grad();
     const int64_t version = gradient.defined() ? gradient._version() : kNoGradient;
     found.push_back({.gradient = gradient.unsafeGetTensorImpl(), .version = version});
   }

@@ -27,7 +27,7 @@ ParameterSet parameters_of_models(const StepModels& models, Predicate is_wanted)
   ParameterSet parameters;
   for (const StepModel& model : models)
     if (is_wanted(model))
-      for (const at::Tensor& parameter : model.module().parameters())
+      for (const Tensor& parameter : model.module().parameters())
         parameters.insert(parameter.unsafeGetTensorImpl());
   return parameters;
 }
@@ -46,7 +46,7 @@ bool has_divided_gradients(const StepModels& models) {
 }
 
 // Returns "'fc.weight'", or the shape of a parameter that no model has.
-std::string name_in(const StepModels& models, const at::Tensor& parameter) {
+std::string name_in(const StepModels& models, const Tensor& parameter) {
   for (const StepModel& model : models)
     for (const auto& item : model.module().named_parameters())
       if (item.value().is_same(parameter))
@@ -57,7 +57,7 @@ std::string name_in(const StepModels& models, const at::Tensor& parameter) {
 }  // namespace
 
 void check_each_once(const StepModels& models, const Tensors& parameters) {
-  require_each_once("train step", parameters, [&](const at::Tensor& parameter) {
+  require_each_once("train step", parameters, [&](const Tensor& parameter) {
     return name_in(models, parameter);
   });
 }
@@ -65,7 +65,7 @@ void check_each_once(const StepModels& models, const Tensors& parameters) {
 void check_trains_models(const StepModels& models, const Optimizers& optimizers) {
   const ParameterSet of_models =
       parameters_of_models(models, [](const StepModel&) { return true; });
-  const auto is_of_models = [&](const at::Tensor& parameter) {
+  const auto is_of_models = [&](const Tensor& parameter) {
     return of_models.contains(parameter.unsafeGetTensorImpl()) ||
            optim::has_divided_gradient(parameter);
   };
@@ -87,7 +87,7 @@ void check_trains_models(const StepModels& models, const Optimizers& optimizers)
 
 bool are_all_wrapped(const StepModels& models, const Tensors& parameters) {
   const ParameterSet wrapped = wrapped_parameters(models);
-  return std::ranges::all_of(parameters, [&](const at::Tensor& parameter) {
+  return std::ranges::all_of(parameters, [&](const Tensor& parameter) {
     return wrapped.contains(parameter.unsafeGetTensorImpl());
   });
 }
@@ -98,7 +98,7 @@ void check_reduced(const StepModels& models, const Tensors& parameters, int rank
   if (ranks == 1)
     return;
   const ParameterSet wrapped = wrapped_parameters(models);
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     if (!parameter.requires_grad() || wrapped.contains(parameter.unsafeGetTensorImpl()))
       continue;
     if (optim::has_divided_gradient(parameter) || LiveReducer::any_has(parameter))

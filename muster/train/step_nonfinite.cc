@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/optim/parts.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"
@@ -25,10 +26,10 @@ namespace {
 constexpr int kMostReturns = 3;  // times gone back without a step in between
 
 // Waits for the device; called only before an error.
-bool has_nonfinite(const at::Tensor& gradient) {
+bool has_nonfinite(const Tensor& gradient) {
   if (!gradient.defined())
     return false;
-  const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+  const Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
   return !values.isfinite().all().item<bool>();
 }
 
@@ -41,7 +42,7 @@ bool TrainStep::decides_late() const {
     return false;
   const c10::Device device = loss_.device();
   bool has_gradients = false;
-  for (const at::Tensor& parameter : parameters_) {
+  for (const Tensor& parameter : parameters_) {
     if (!parameter.grad().defined())
       continue;
     has_gradients = true;
@@ -102,9 +103,9 @@ bool TrainStep::clip_and_check() {
   if (!options_.clip_norm)
     return true;
   grad_norm_ = muster::grad_norm(shared_parameters_);
-  const at::Tensor own_norm = muster::grad_norm(own_parameters_);
+  const Tensor own_norm = muster::grad_norm(own_parameters_);
   // The norms are not finite if a gradient is not.
-  const at::Tensor either =
+  const Tensor either =
       own_parameters_.empty() ? grad_norm_ : grad_norm_ + copied_to(grad_norm_.device(), own_norm);
   if (checks && by_norm && !agree_on_nonfinite(either.isfinite().logical_not().to(at::kFloat)))
     return false;
@@ -115,7 +116,7 @@ bool TrainStep::clip_and_check() {
 
 // Returns 1 if a gradient is not finite, else 0, on the gradients' device. Multiplying by 1 changes
 // no bit.
-at::Tensor TrainStep::nonfinite_values() const {
+Tensor TrainStep::nonfinite_values() const {
   const auto gradients = gradient_values(parameters_);
   if (gradients.empty())
     return at::zeros({});
@@ -124,7 +125,7 @@ at::Tensor TrainStep::nonfinite_values() const {
 }
 
 // Returns whether the gradients of all ranks are finite, or true if the GPU decides.
-bool TrainStep::agree_on_nonfinite(at::Tensor found) {
+bool TrainStep::agree_on_nonfinite(Tensor found) {
   if (group_ && !ranks_find_the_same())
     group_->all_reduce(found, ReduceOp::max);
   if (!is_late_)
@@ -171,7 +172,7 @@ void TrainStep::stop_at_nonfinite(const std::string& when) const {
   bool has_gradients = false;
   for (const StepModel& model : models_) {
     for (const auto& item : model.module().named_parameters()) {
-      const at::Tensor& parameter = item.value();
+      const Tensor& parameter = item.value();
       has_gradients = has_gradients || parameter.grad().defined();
       if (!optim::has_divided_gradient(parameter) && has_nonfinite(parameter.grad()))
         names.push_back(item.key());

@@ -14,7 +14,7 @@ namespace muster {
 
 namespace {
 
-void check_is_one_element(const char* what, const at::Tensor& tensor, const std::string& place) {
+void check_is_one_element(const char* what, const Tensor& tensor, const std::string& place) {
   if (tensor.defined() && tensor.numel() == 1)
     return;
   throw invalid_argument(
@@ -26,15 +26,15 @@ void check_is_one_element(const char* what, const at::Tensor& tensor, const std:
       "; return the sum of the batch's losses and their number, as .sum() gives it");
 }
 
-at::Tensor sum_over_ranks(const at::Tensor& count, std::optional<ProcessGroup>& group) {
-  at::Tensor sum = count.clone();
+Tensor sum_over_ranks(const Tensor& count, std::optional<ProcessGroup>& group) {
+  Tensor sum = count.clone();
   if (group)
     group->all_reduce(sum);
   return sum;
 }
 
 // A divisor of sums that are 0 where the count is.
-at::Tensor not_zero(const at::Tensor& count) {
+Tensor not_zero(const Tensor& count) {
   return count.masked_fill(count == 0, 1);
 }
 
@@ -47,22 +47,22 @@ double size_of(const std::optional<ProcessGroup>& group) {
 SummedLoss as_scalars(const SummedLoss& loss, const std::string& place) {
   check_is_one_element("sum", loss.sum, place);
   check_is_one_element("count", loss.count, place);
-  const at::Tensor count = copied_to(loss.sum.device(), loss.count.detach());
+  const Tensor count = copied_to(loss.sum.device(), loss.count.detach());
   return {.sum = loss.sum.reshape({}), .count = count.to(at::kDouble).reshape({})};
 }
 
-at::Tensor mean_of(const SummedLoss& loss) {
+Tensor mean_of(const SummedLoss& loss) {
   return (loss.sum / not_zero(loss.count)).detach();
 }
 
 // A half's range is too small for the unit of many losses.
-at::Tensor LossCounts::add(const SummedLoss& loss, std::optional<ProcessGroup>& group) {
+Tensor LossCounts::add(const SummedLoss& loss, std::optional<ProcessGroup>& group) {
   note(loss.count, group);
   const at::ScalarType type = c10::promoteTypes(loss.sum.scalar_type(), at::kFloat);
   return loss.sum.to(type) / copied_to(loss.sum.device(), unit_).to(type);
 }
 
-void LossCounts::note(const at::Tensor& count, std::optional<ProcessGroup>& group) {
+void LossCounts::note(const Tensor& count, std::optional<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;
   if (!unit_.defined())
     unit_ = not_zero(sum_over_ranks(count, group) / size_of(group)).log2().floor().exp2();
@@ -74,13 +74,13 @@ double LossCounts::unit() const {
 }
 
 void LossCounts::set_unit(double unit) {
-  unit_ = unit > 0 ? at::full({}, unit, at::kDouble) : at::Tensor();
+  unit_ = unit > 0 ? at::full({}, unit, at::kDouble) : Tensor();
 }
 
 LossCounts::Factors LossCounts::factors(std::optional<ProcessGroup>& group) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor all = not_zero(sum_over_ranks(count_, group));
-  const at::Tensor unit = copied_to(all.device(), unit_);
+  const Tensor all = not_zero(sum_over_ranks(count_, group));
+  const Tensor unit = copied_to(all.device(), unit_);
   return {.averaged = unit * size_of(group) / all, .own = unit / not_zero(count_)};
 }
 

@@ -14,14 +14,15 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
 
 // Shapes: both one element.
 struct SummedLoss {
-  at::Tensor sum;    // of the losses of this batch, computed from the model
-  at::Tensor count;  // how many losses are in it, or the sum of their weights; may be 0
+  Tensor sum;    // of the losses of this batch, computed from the model
+  Tensor count;  // how many losses are in it, or the sum of their weights; may be 0
 };
 
 // The same as two scalars on the device of the sum, the count in double. `place` tells of the rank
@@ -29,7 +30,7 @@ struct SummedLoss {
 SummedLoss as_scalars(const SummedLoss& loss, const std::string& place);
 
 // The batch's own mean, detached; 0 where there are none.
-at::Tensor mean_of(const SummedLoss& loss);
+Tensor mean_of(const SummedLoss& loss);
 
 // Counts the losses of a step's micro-batches.
 class LossCounts {
@@ -38,14 +39,14 @@ class LossCounts {
   // that it is no larger than a mean in types of little range. The unit is the first batch's, a
   // power of two, which changes no bit of a gradient. Shapes: as_scalars(). Collective: over the
   // group, once.
-  at::Tensor add(const SummedLoss& loss, std::optional<ProcessGroup>& group);
+  Tensor add(const SummedLoss& loss, std::optional<ProcessGroup>& group);
 
   // What the step's gradients are to be multiplied by, scalars on the loss's device:
   // gradients that are the ranks' average, and those of this rank alone. Collective: over the
   // group.
   struct Factors {
-    at::Tensor averaged;
-    at::Tensor own;
+    Tensor averaged;
+    Tensor own;
   };
   Factors factors(std::optional<ProcessGroup>& group) const;
 
@@ -58,10 +59,10 @@ class LossCounts {
   void set_unit(double unit);
 
  private:
-  void note(const at::Tensor& count, std::optional<ProcessGroup>& group);
+  void note(const Tensor& count, std::optional<ProcessGroup>& group);
 
-  at::Tensor unit_;
-  at::Tensor count_;  // of this rank, in the step so far
+  Tensor unit_;
+  Tensor count_;  // of this rank, in the step so far
 };
 
 }  // namespace muster

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/best.h"
 
 namespace muster {
@@ -109,7 +110,7 @@ std::vector<std::string> BestMetric::needed_numbers() const {
 }
 
 double of_rank0(double number, ProcessGroup& group) {
-  at::Tensor shared = at::full({1}, number, at::kDouble);
+  Tensor shared = at::full({1}, number, at::kDouble);
   if (group.size() > 1)
     group.broadcast(shared, 0);
   return shared.item<double>();

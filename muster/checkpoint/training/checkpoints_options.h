@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
+
 namespace muster {
 
 // The number by which the checkpoints of a training are compared.
@@ -25,7 +27,7 @@ struct CheckpointsOptions {
   int64_t every = 0;        // steps between saves by save_when_due(); 0: none
   // Time between saves by save_when_due(), by rank 0's clock; 0: none. It costs a small broadcast
   // per step.
-  std::chrono::milliseconds every_time{0};
+  milliseconds every_time{0};
   int keep_last = 3;  // remove older ones of this training, from any run; 0 keeps all
   // Compares checkpoints by a metric (Checkpoints::save_if_best). The best one is kept beside the
   // last ones. Its state is the part "best", which is saved and resumed as others are.

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
@@ -33,11 +34,11 @@ std::string state_of(c10::Device device) {
 }
 
 // Returns a row for each rank, as long as the longest, with zeros at the ends of the others.
-at::Tensor rows_of(const std::vector<std::string>& ranks) {
+Tensor rows_of(const std::vector<std::string>& ranks) {
   int64_t longest = 0;
   for (const std::string& bytes : ranks)
     longest = std::max(longest, std::ssize(bytes));
-  at::Tensor rows = at::zeros({std::ssize(ranks), longest}, at::kByte);
+  Tensor rows = at::zeros({std::ssize(ranks), longest}, at::kByte);
   auto* row = rows.mutable_data_ptr<uint8_t>();
   for (const std::string& bytes : ranks) {
     std::ranges::copy(bytes, row);
@@ -48,11 +49,11 @@ at::Tensor rows_of(const std::vector<std::string>& ranks) {
 
 // Sets one device's generator to this rank's row. A rank that has no row starts with rank 0's, and
 // a seed of its own.
-void load_state_of(const ProcessGroup& group, c10::Device device, const at::Tensor& rows) {
+void load_state_of(const ProcessGroup& group, c10::Device device, const Tensor& rows) {
   at::Generator generator = default_generator(device);
   const std::lock_guard lock(generator.mutex());
   const bool is_known = group.rank() < rows.size(0);
-  at::Tensor state = rows[is_known ? group.rank() : 0];
+  Tensor state = rows[is_known ? group.rank() : 0];
   if (!device.is_cpu()) {
     if (state[0].item<int64_t>() != kHasDevice)
       return;  // a CPU rank saved it

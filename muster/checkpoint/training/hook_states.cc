@@ -11,6 +11,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -49,7 +50,7 @@ SavedState hook_states(ProcessGroup& group, const HookState& mine) {
   for (const auto& [name, tensor] : mine.own) {
     std::vector<int64_t> sizes = tensor.sizes().vec();
     sizes.insert(sizes.begin(), group.size());
-    const at::Tensor all = at::empty(sizes, tensor.options().device(group.device()));
+    const Tensor all = at::empty(sizes, tensor.options().device(group.device()));
     group.all_gather(all, tensor.to(group.device()).unsqueeze(0).contiguous());
     state.tensors[kOwn + name] = all.cpu();
   }

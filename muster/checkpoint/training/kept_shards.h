@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/kept_state.h"
 #include "muster/comm/process_group.h"
 
@@ -34,7 +35,7 @@ class KeptShards {
   struct Shard {
     int rank = -1;  // its owner; -1: none
     std::string head;
-    at::Tensor bytes;
+    Tensor bytes;
 
     void make_room(int of, const std::string& its_head);
   };

@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/packed_state.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ namespace muster {
 namespace {
 
 // Returns the tensor's memory as bytes, since no backend moves every dtype.
-at::Tensor bytes_in(const at::Tensor& tensor) {
+Tensor bytes_in(const Tensor& tensor) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   return at::from_blob(tensor.data_ptr(), {bytes}, at::kByte);
 }
@@ -88,7 +89,7 @@ void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& 
   group.broadcast_bytes(head, where.source);
   if (is_source) {
     for (const int to : where.others)
-      for (const at::Tensor& tensor : packed_tensors(given.image))
+      for (const Tensor& tensor : packed_tensors(given.image))
         group.send(bytes_in(tensor), to);
   }
   if (lacks_it) {
@@ -97,7 +98,7 @@ void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& 
     };
     KeptState state = room_by_head(head, make);
     state.rank = group.rank();
-    for (const at::Tensor& tensor : packed_tensors(state.image))
+    for (const Tensor& tensor : packed_tensors(state.image))
       group.recv(bytes_in(tensor), where.source);
     mine.keep(state);
   }

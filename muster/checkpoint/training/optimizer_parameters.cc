@@ -24,9 +24,9 @@ std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer) {
 // Tensors are told apart by their implementation: two handles of one parameter are equal there.
 void require_each_once(const std::string& owner,
                        const Tensors& parameters,
-                       const std::function<std::string(const at::Tensor&)>& name_of) {
+                       const std::function<std::string(const Tensor&)>& name_of) {
   std::unordered_set<const c10::TensorImpl*> seen;
-  for (const at::Tensor& parameter : parameters) {
+  for (const Tensor& parameter : parameters) {
     if (seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;
     throw invalid_argument(
@@ -38,7 +38,7 @@ void require_each_once(const std::string& owner,
   }
 }
 
-std::string shape_as_name(const at::Tensor& parameter) {
+std::string shape_as_name(const Tensor& parameter) {
   return cat("a parameter of shape [", sizes_text(parameter), "]");
 }
 

@@ -23,9 +23,9 @@ std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer);
 // Throws: invalid_argument.
 void require_each_once(const std::string& owner,
                        const Tensors& parameters,
-                       const std::function<std::string(const at::Tensor&)>& name_of);
+                       const std::function<std::string(const Tensor&)>& name_of);
 
 // A parameter without a name: "a parameter of shape [2, 3]".
-std::string shape_as_name(const at::Tensor& parameter);
+std::string shape_as_name(const Tensor& parameter);
 
 }  // namespace muster

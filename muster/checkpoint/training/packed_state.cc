@@ -107,15 +107,15 @@ int64_t packed_bytes(const std::string& head) {
   int64_t bytes = 0;
   room_by_head(head, [&](const std::vector<int64_t>& shape, at::ScalarType type) {
     bytes += bytes_for(shape, type);
-    return at::Tensor();
+    return Tensor();
   });
   return bytes;
 }
 
-KeptState views_by_head(const std::string& head, const at::Tensor& bytes) {
+KeptState views_by_head(const std::string& head, const Tensor& bytes) {
   int64_t used = 0;
   return room_by_head(head, [&](const std::vector<int64_t>& shape, at::ScalarType type) {
-    const at::Tensor flat = bytes.narrow(0, used, content_bytes(shape, type)).view(type);
+    const Tensor flat = bytes.narrow(0, used, content_bytes(shape, type)).view(type);
     used += bytes_for(shape, type);
     return flat.view(shape);
   });

@@ -18,7 +18,7 @@ namespace muster {
 std::string head_of(const KeptState& state);
 
 // Allocates a tensor of this shape.
-using MakeRoom = std::function<at::Tensor(const std::vector<int64_t>& shape, at::ScalarType type)>;
+using MakeRoom = std::function<Tensor(const std::vector<int64_t>& shape, at::ScalarType type)>;
 
 // A state described by `head`, with memory for its tensors. Throws: as nlohmann::json.
 KeptState room_by_head(const std::string& head, const MakeRoom& make);
@@ -30,6 +30,6 @@ Tensors packed_tensors(const CheckpointImage& image);
 int64_t packed_bytes(const std::string& head);
 
 // A state with that head whose tensors are views of `bytes`, of size packed_bytes(head).
-KeptState views_by_head(const std::string& head, const at::Tensor& bytes);
+KeptState views_by_head(const std::string& head, const Tensor& bytes);
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
@@ -22,15 +23,15 @@ constexpr const char* kTexts = "texts/";
 constexpr const char* kThere = "";                   // the number that every part has
 constexpr const char* kDescription = "description";  // of an optimizer's groups
 
-at::Tensor bytes_of(const std::string& text) {
-  const at::Tensor bytes = at::empty({std::ssize(text)}, at::kByte);
+Tensor bytes_of(const std::string& text) {
+  const Tensor bytes = at::empty({std::ssize(text)}, at::kByte);
   copy_bytes(text, bytes);
   return bytes;
 }
 
 // Throws if the tensor has another type, as one of a damaged file may.
-std::string text_of(const at::Tensor& bytes) {
-  const at::Tensor here = bytes.contiguous();
+std::string text_of(const Tensor& bytes) {
+  const Tensor here = bytes.contiguous();
   const uint8_t* const first = here.const_data_ptr<uint8_t>();
   return {first, first + here.numel()};
 }

@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
@@ -31,7 +32,7 @@ std::string packed(const SavedState& state) {
   auto tensors = json::array();
   std::string elements;
   for (const auto& [name, tensor] : state.tensors) {
-    const at::Tensor here = tensor.detach().cpu().contiguous();
+    const Tensor here = tensor.detach().cpu().contiguous();
     tensors.push_back({text_of_bytes(name), here.scalar_type(), here.sizes().vec()});
     elements += bytes_as_text(here);
   }
@@ -62,7 +63,7 @@ void unpack_state(SavedState& all, const std::string& prefix, const std::string&
     all.texts[prefix + told_bytes(text[0])] = told_bytes(text[1]);
   for (const auto& entry : description["tensors"]) {
     const auto type = entry[1].get<at::ScalarType>();
-    at::Tensor tensor = at::empty(entry[2].get<std::vector<int64_t>>(), type);
+    Tensor tensor = at::empty(entry[2].get<std::vector<int64_t>>(), type);
     copy_bytes(reader.take(tensor.nbytes()), tensor);
     all.tensors[prefix + told_bytes(entry[0])] = std::move(tensor);
   }

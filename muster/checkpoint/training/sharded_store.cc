@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/training/kept_shards.h"
 #include "muster/checkpoint/training/stores.h"
@@ -32,7 +33,7 @@ NamedTensors tensors_by_name(const TensorPieces& pieces) {
 }
 
 // The kept tensor of a piece. Throws: invalid_argument if this rank kept another one.
-const at::Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece) {
+const Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece) {
   const auto found = kept.find(piece.name);
   const bool is_there = found != kept.end();
   if (is_there && found->second.numel() == piece.tensor.numel() &&
@@ -178,7 +179,7 @@ std::optional<RestoredState> ShardedStore::restore_kept() {
     restore_optimizer_state = prepare_kept_optimizer(mine, image);
   });
   for (const TensorPiece& piece : mine.model) {
-    at::Tensor tensor = piece.tensor;
+    Tensor tensor = piece.tensor;
     tensor.copy_(kept_tensor(image.model, piece).view(tensor.sizes()));
   }
   if (restore_optimizer_state)

@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
@@ -50,7 +51,7 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
 
 // The counts are from a file, so they are compared with what is left.
 std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const SavedState& state) {
-  const at::Tensor all = state.tensor(owner, kPositions).contiguous();
+  const Tensor all = state.tensor(owner, kPositions).contiguous();
   // The tensor may be of a damaged file, or of another part of that name.
   const auto refuse = [&](const std::string& got) {
     throw invalid_argument("checkpoints: expected the positions of all ranks in the stream of '",

@@ -28,7 +28,7 @@ void note_swapped(const void* owner, const Tensors& weights) {
   auto& swapped = SwappedStorages::instance();
   const std::lock_guard lock(swapped.mutex);
   std::vector<c10::Storage>& storages = swapped.by_owner[owner];
-  for (const at::Tensor& weight : weights)
+  for (const Tensor& weight : weights)
     storages.push_back(weight.storage());
 }
 
@@ -38,7 +38,7 @@ void forget_swapped(const void* owner) {
   swapped.by_owner.erase(owner);
 }
 
-bool is_swapped(const at::Tensor& tensor) {
+bool is_swapped(const Tensor& tensor) {
   if (!tensor.has_storage())
     return false;
   auto& swapped = SwappedStorages::instance();

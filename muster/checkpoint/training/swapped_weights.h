@@ -14,6 +14,6 @@ namespace muster {
 void note_swapped(const void* owner, const Tensors& weights);
 void forget_swapped(const void* owner);
 // Whether the tensor has memory of such weights.
-bool is_swapped(const at::Tensor& tensor);
+bool is_swapped(const Tensor& tensor);
 
 }  // namespace muster

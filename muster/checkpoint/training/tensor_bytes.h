@@ -8,15 +8,17 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/tensors.h"
+
 namespace muster {
 
 // The view is valid as long as the tensor's memory.
-inline std::string_view bytes_as_text(const at::Tensor& tensor) {
+inline std::string_view bytes_as_text(const Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
 // `bytes` is as long as the tensor's memory.
-inline void copy_bytes(std::string_view bytes, const at::Tensor& tensor) {
+inline void copy_bytes(std::string_view bytes, const Tensor& tensor) {
   if (!bytes.empty())
     std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
 }

@@ -39,7 +39,7 @@ void TrainedModels::add(const std::string& name,
                         OwnMembers members) {
   require_each_once(cat("checkpoints: '", name, "'"),
                     parameters_of(optimizer),
-                    [this](const at::Tensor& parameter) { return name_of(parameter); });
+                    [this](const Tensor& parameter) { return name_of(parameter); });
   options_of_groups(optimizer);  // throws for a kind that cannot be saved
   if (members == OwnMembers::unsaved)
     require_plain(optimizer);
@@ -67,7 +67,7 @@ const torch::optim::Optimizer* TrainedModels::outer(
 
 std::set<const void*> TrainedModels::addresses_of_tensors() const {
   std::set<const void*> found;
-  const auto note = [&](const at::Tensor& tensor) {
+  const auto note = [&](const Tensor& tensor) {
     if (tensor.defined())
       found.insert(tensor.unsafeGetTensorImpl());
   };
@@ -82,7 +82,7 @@ std::set<const void*> TrainedModels::addresses_of_tensors() const {
 }
 
 // A message that names the parameter says where to look; its shape is the second best.
-std::string TrainedModels::name_of(const at::Tensor& parameter) const {
+std::string TrainedModels::name_of(const Tensor& parameter) const {
   for (const auto& [name, model] : models_)
     for (const auto& item : model->named_parameters())
       if (item.value().is_same(parameter))
@@ -109,7 +109,7 @@ const std::shared_ptr<torch::nn::Module>& TrainedModels::joined() {
 namespace {
 
 // The training would go on from the averages, with an optimizer that has seen other weights.
-void refuse_swapped(const at::Tensor& parameter) {
+void refuse_swapped(const Tensor& parameter) {
   if (!is_swapped(parameter))
     return;
   throw failed_precondition(
@@ -138,7 +138,7 @@ void refuse_replaced_parameters(const TensorPieces& parameters) {
 
 TrainingState TrainedModels::whole_state() {
   torch::nn::Module& model = *joined();
-  for (const at::Tensor& parameter : model.parameters())
+  for (const Tensor& parameter : model.parameters())
     refuse_swapped(parameter);
   return {.model = model,
           .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr,
@@ -174,7 +174,7 @@ ShardedState TrainedModels::sharded_state() const {
 // Tensors without memory will do: what is divided over ranks is whole only while it is saved. An
 // optimizer's state is looked up by the names, and left as it is.
 void TrainedModels::check_savable() {
-  const auto check = [](const std::string& name, const at::Tensor& tensor) {
+  const auto check = [](const std::string& name, const Tensor& tensor) {
     if (tensor.defined())
       require_savable(name, tensor);
   };

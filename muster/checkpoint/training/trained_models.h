@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/sharded_checkpoint.h"
 #include "muster/checkpoint/training/delegating_optimizer.h"
@@ -67,7 +68,7 @@ class TrainedModels {
   void options_from_part() const;
 
  private:
-  std::string name_of(const at::Tensor& parameter) const;
+  std::string name_of(const Tensor& parameter) const;
 
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> models_;
   std::shared_ptr<torch::nn::Module> joined_;  // null until joined() is asked for it

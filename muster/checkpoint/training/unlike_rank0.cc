@@ -13,6 +13,7 @@
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
@@ -49,8 +50,8 @@ uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
 }
 
 // The hash of a tensor's name, type, shape and content.
-uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
-  const at::Tensor here = tensor.detach().cpu().contiguous();
+uint64_t hash_of(const std::string& name, const Tensor& tensor) {
+  const Tensor here = tensor.detach().cpu().contiguous();
   const std::string kind =
       cat(name, " ", c10::toString(here.scalar_type()), " ", join(here.sizes(), ","));
   return hash_of(here.data_ptr(), here.nbytes(), hash_of(kind.data(), kind.size(), 0));
@@ -86,7 +87,7 @@ NamedTensors tensors_of(const SafetensorsHeader& header, const std::string& byte
   NamedTensors tensors;
   ByteReader reader(bytes, "rank 0's tensors");
   for (const auto& [name, entry] : header.tensors) {
-    const at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
+    const Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
     copy_bytes(reader.take(tensor.nbytes()), tensor);
     tensors.emplace(name, tensor);
   }

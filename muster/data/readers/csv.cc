@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/gzip.h"
 
 namespace muster {
@@ -64,10 +65,7 @@ int64_t label_column(const CsvText& text, const CsvOptions& options) {
 }
 
 // Returns `count` columns from `first` on, of rows of `width` values.
-at::Tensor floats_of(const std::vector<double>& values,
-                     int64_t width,
-                     int64_t first,
-                     int64_t count) {
+Tensor floats_of(const std::vector<double>& values, int64_t width, int64_t first, int64_t count) {
   const int64_t rows = width == 0 ? 0 : std::ssize(values) / width;
   auto tensor = at::empty({rows, count}, at::kFloat);
   auto* to = tensor.mutable_data_ptr<float>();
@@ -78,7 +76,7 @@ at::Tensor floats_of(const std::vector<double>& values,
 
 // The labels are the last of each `width` values. A class must be a whole number that a double
 // holds exactly.
-at::Tensor classes_of(const std::vector<double>& values, int64_t width, const std::string& path) {
+Tensor classes_of(const std::vector<double>& values, int64_t width, const std::string& path) {
   auto tensor = at::empty({std::ssize(values) / width}, at::kLong);
   auto* to = tensor.mutable_data_ptr<int64_t>();
   for (int64_t at = width - 1; at < std::ssize(values); at += width) {
@@ -107,7 +105,7 @@ void check_rows(const std::vector<double>& values, const std::string& path) {
 }  // namespace
 
 // The label's column is left out, unless the features name it.
-at::Tensor read_csv(const std::string& path, const CsvOptions& options) {
+Tensor read_csv(const std::string& path, const CsvOptions& options) {
   const std::string bytes = read_data_file(path, options.max_bytes);
   const CsvText text(bytes, path, options.format, asks_by_name(options));
   const std::optional<int64_t> label =

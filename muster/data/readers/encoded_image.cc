@@ -13,12 +13,12 @@ EncodedImage::EncodedImage(std::string_view file,
                            const ImageOptions& options)
     : file_(file), name_(name), options_(options), size_(size_of_image(file, name, options)) {}
 
-at::Tensor EncodedImage::decode() const {
+Tensor EncodedImage::decode() const {
   return decode_image(file_, name_, options_);
 }
 
-at::Tensor EncodedImage::decode(const ImagePart& part) const {
-  at::Tensor pixels;
+Tensor EncodedImage::decode(const ImagePart& part) const {
+  Tensor pixels;
   decode_image_part(file_, name_, options_, part, [&](int64_t height, int64_t width) {
     pixels = at::empty({height, width, 3}, at::kByte);
     return pixels.mutable_data_ptr<uint8_t>();

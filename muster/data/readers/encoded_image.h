@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/tensors.h"
 #include "muster/data/readers/image_codec.h"
 
 namespace muster {
@@ -23,10 +24,10 @@ class EncodedImage {
   int64_t width() const { return size_.width; }
 
   // Shapes: [3, height, width] uint8, channels last in memory, as decode_image. Throws: as that.
-  at::Tensor decode() const;
+  Tensor decode() const;
   // The same pixels as that part of decode(). The JPEG's rows below it are not read, so damage
   // there goes unnoticed.
-  at::Tensor decode(const ImagePart& part) const;
+  Tensor decode(const ImagePart& part) const;
 
  private:
   std::string_view file_;

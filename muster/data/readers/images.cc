@@ -17,6 +17,7 @@
 #include "muster/base/log.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -109,10 +110,8 @@ std::string bytes_of_picture(const std::string& path) {
 
 }  // namespace
 
-at::Tensor decode_image(std::string_view file,
-                        const std::string& name,
-                        const ImageOptions& options) {
-  at::Tensor pixels;
+Tensor decode_image(std::string_view file, const std::string& name, const ImageOptions& options) {
+  Tensor pixels;
   decode_image(file, name, options, [&](int64_t height, int64_t width) {
     pixels = at::empty({height, width, 3}, at::kByte);
     return pixels.mutable_data_ptr<uint8_t>();
@@ -120,7 +119,7 @@ at::Tensor decode_image(std::string_view file,
   return pixels.permute({2, 0, 1});
 }
 
-at::Tensor read_image(const std::string& path, const ImageOptions& options) {
+Tensor read_image(const std::string& path, const ImageOptions& options) {
   return decode_image(bytes_of_picture(path), path, options);
 }
 
@@ -170,7 +169,7 @@ ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
           .label = at::scalar_tensor(file.label, at::kLong)};
 }
 
-at::Tensor ImageFolder::labels() const {
+Tensor ImageFolder::labels() const {
   auto all = at::empty({size()}, at::kLong);
   auto* to = all.mutable_data_ptr<int64_t>();
   for (const File& file : files_)

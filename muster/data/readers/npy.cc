@@ -19,6 +19,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/readers/mapped_file.h"
 #include "muster/data/readers/npy_header.h"
 
@@ -59,7 +60,7 @@ std::vector<int64_t> strides_of(const NpyHeader& header) {
 
 }  // namespace
 
-at::Tensor read_npy(const std::string& path) {
+Tensor read_npy(const std::string& path) {
   auto file = std::make_shared<MappedFile>(path, MappedFile::Access::own_copy);
   const NpyHeader header = parse_npy_header(file->bytes(), path);
   const auto type = lookup(kTypes, KindAndSize(header.kind, header.item_size), at::kByte);
@@ -79,8 +80,8 @@ namespace {
 
 // A number of 64 bits without a sign may be no int64: it would become a negative one, and -100 is
 // what many losses ignore.
-at::Tensor as_classes(const at::Tensor& labels, const std::string& path) {
-  const at::Tensor classes = labels.to(at::kLong);
+Tensor as_classes(const Tensor& labels, const std::string& path) {
+  const Tensor classes = labels.to(at::kLong);
   const bool may_wrap = labels.scalar_type() == at::kUInt64 && labels.numel() > 0;
   if (!may_wrap || classes.min().item<int64_t>() >= 0)
     return classes;

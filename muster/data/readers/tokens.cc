@@ -10,6 +10,7 @@
 
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 
 namespace muster {
 
@@ -37,11 +38,11 @@ constexpr HeadOfOther kOthers[] = {
 };
 
 // Numbers below 2^16 in twice the width are, in half the width, every second time 0.
-bool is_of_wider_tokens(const at::Tensor& tokens) {
+bool is_of_wider_tokens(const Tensor& tokens) {
   const int64_t pairs = tokens.numel() / 2;
   if (2 * pairs < kFewestForWidth)
     return false;
-  const at::Tensor low_and_high = tokens.narrow(0, 0, 2 * pairs).view({pairs, 2});
+  const Tensor low_and_high = tokens.narrow(0, 0, 2 * pairs).view({pairs, 2});
   std::set<int64_t> different;
   for (int64_t i = 0; i < pairs; ++i) {
     if (low_and_high[i][1].item<int64_t>() != 0)
@@ -93,7 +94,7 @@ void TokenFile::check_width() const {
 }
 
 // The result is a copy, so it outlives the file.
-at::Tensor TokenFile::tokens(int64_t begin, int64_t count) const {
+Tensor TokenFile::tokens(int64_t begin, int64_t count) const {
   check_token_part(tokens_, begin, count, file_->path());
   auto found = at::empty({count}, at::kLong);
   const int64_t largest = read_tokens(
