@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/refusal.h"
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/load_weights.h"
 #include "muster/checkpoint/model_state.h"
@@ -17,9 +18,9 @@ namespace muster {
 
 // What the file has of a tensor of the model.
 struct FoundWeight {
-  std::vector<std::string> parts = {};    // their names in the file; empty for one it lacks
-  std::vector<std::string> missing = {};  // the names that it lacks
-  std::vector<std::string> copies = {};   // names of the same tensor, which must be equal
+  Strings parts = {};    // their names in the file; empty for one it lacks
+  Strings missing = {};  // the names that it lacks
+  Strings copies = {};   // names of the same tensor, which must be equal
   WeightForm form = WeightForm::as_is;
   TensorEntry kind = {};  // as the model gets it
 };

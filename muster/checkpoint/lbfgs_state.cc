@@ -222,7 +222,7 @@ class LbfgsReader {
 
 }  // namespace
 
-OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, LBFGS& optimizer) {
+OptimizerPieces lbfgs_pieces(const Strings& names, LBFGS& optimizer) {
   const json group = {{"options", lbfgs_options(options_of(optimizer))}, {"params", names}};
   OptimizerPieces result;
   result.description = json{{"kind", kLbfgs}, {"groups", json::array({group})}}.dump();
@@ -248,7 +248,7 @@ OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, LBFGS& optim
   return result;
 }
 
-std::function<void()> prepare_lbfgs(const std::vector<std::string>& names,
+std::function<void()> prepare_lbfgs(const Strings& names,
                                     LBFGS& optimizer,
                                     const std::string& description,
                                     const TensorEntries& entries,

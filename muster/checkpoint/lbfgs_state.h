@@ -8,16 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/checkpoint/optimizer_state.h"
 
 namespace muster::detail {
 
 // Like optimizer_pieces; every rank has it whole. `names` are the parameters', in their order.
-OptimizerPieces lbfgs_pieces(const std::vector<std::string>& names, torch::optim::LBFGS& optimizer);
+OptimizerPieces lbfgs_pieces(const Strings& names, torch::optim::LBFGS& optimizer);
 
 // Like prepare_optimizer, with the names compared. Throws: invalid_argument too for tensors that
 // are no state of LBFGS over `elements` elements.
-std::function<void()> prepare_lbfgs(const std::vector<std::string>& names,
+std::function<void()> prepare_lbfgs(const Strings& names,
                                     torch::optim::LBFGS& optimizer,
                                     const std::string& description,
                                     const TensorEntries& entries,

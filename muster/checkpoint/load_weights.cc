@@ -161,7 +161,7 @@ bool may_be_missing(const std::string& name) {
 // Whether the tensor has been loaded under another of its names, as a tied head has two.
 bool is_loaded_by_another_name(const NamedTensorList& tensors,
                                const Tensor& tensor,
-                               const std::vector<std::string>& loaded) {
+                               const Strings& loaded) {
   const std::set<std::string> names(loaded.begin(), loaded.end());
   return std::ranges::any_of(tensors, [&](const auto& other) {
     return other.second.is_same(tensor) && names.contains(other.first);

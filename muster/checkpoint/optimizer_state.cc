@@ -98,7 +98,7 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
 
 // Checks that a saved group has these parameters. What shards a model may name them in another
 // order.
-void check_names(const json& saved, std::vector<std::string> mine, size_t group, bool in_order) {
+void check_names(const json& saved, Strings mine, size_t group, bool in_order) {
   json theirs = member_or_null(saved, "params");
   if (!theirs.is_array())
     theirs = json::array();
@@ -144,7 +144,7 @@ void check_fields_of(const TensorPiece& parameter,
                      const TensorEntries& entries,
                      std::set<std::string>& used) {
   typename Kind::State state;
-  std::vector<std::string> missing;
+  Strings missing;
   bool any = false;
   Kind::state(state, options, [&](const char* name, auto& value, bool required) {
     const StateField field = field_of(parameter, name, value);
@@ -189,7 +189,7 @@ json parse_description(const std::string& description) {
 }
 
 // Returns each name once: a tied parameter may be there twice.
-std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
+Strings names_of(const PiecesOfGroup& pieces) {
   return distinct(pieces, &TensorPiece::name);
 }
 
@@ -439,7 +439,7 @@ OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& 
   return snapshot;
 }
 
-std::string merge_descriptions(const std::vector<std::string>& descriptions) {
+std::string merge_descriptions(const Strings& descriptions) {
   const auto empty = std::ranges::count_if(
       descriptions, [](const std::string& description) { return description.empty(); });
   if (empty == std::ssize(descriptions))
@@ -458,7 +458,7 @@ void check_same_parameters(const std::string& description, const std::string& sa
   const json groups = theirs.value("groups", json());
   for (size_t g = 0; g < mine["groups"].size() && groups.is_array() && g < groups.size(); ++g)
     check_names(groups[g],
-                mine["groups"][g]["params"].get<std::vector<std::string>>(),
+                mine["groups"][g]["params"].get<Strings>(),
                 g,
                 /*in_order=*/false);
 }

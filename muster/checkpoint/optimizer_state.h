@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
 
@@ -76,7 +77,7 @@ OptimizerPieces optimizer_pieces(const TensorPieces& parameters,
                                  torch::optim::Optimizer& optimizer);
 
 // The description for all ranks together. Throws: invalid_argument for optimizers of two kinds.
-std::string merge_descriptions(const std::vector<std::string>& descriptions);
+std::string merge_descriptions(const Strings& descriptions);
 
 // Checks that both have the same parameters in the same groups, in any order. Throws:
 // invalid_argument.

@@ -19,9 +19,7 @@ namespace muster {
 namespace {
 
 // Returns the files of the ranks' parts, or the one file of a plain checkpoint.
-std::vector<std::string> files_of_kind(const std::string& path,
-                                       const Manifest& manifest,
-                                       const std::string& kind) {
+Strings files_of_kind(const std::string& path, const Manifest& manifest, const std::string& kind) {
   const auto is_of_kind = [&](const std::string& name) {
     return name == kind + ".safetensors" || name.starts_with(kind + "-");
   };

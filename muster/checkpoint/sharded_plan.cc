@@ -240,7 +240,7 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
   writing.add("optimizer", ranks);
   writing.add("parts", ranks);
   // Each rank has described the optimizer of its own parameters.
-  const std::vector<std::string> descriptions =
+  const Strings descriptions =
       mapped(ranks, [](const json& rank) -> std::string { return rank["description"]; });
   return {.model = chosen_of(state.model, writing.chosen(group.rank(), "model")),
           .optimizer = chosen_of(optimizer.pieces, writing.chosen(group.rank(), "optimizer")),

@@ -87,8 +87,7 @@ void require_each_same(const NamedTensorList& before,
 }
 
 // The first of these names that the tensors of before do not have.
-std::optional<std::string> first_other(const std::vector<std::string>& names,
-                                       const NamedTensorList& tensors) {
+std::optional<std::string> first_other(const Strings& names, const NamedTensorList& tensors) {
   const auto known =
       mapped_to<std::set<std::string>>(tensors, [](const auto& item) { return item.first; });
   for (const std::string& name : names)

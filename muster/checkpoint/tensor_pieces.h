@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/files/elements.h"
 
@@ -57,7 +58,7 @@ struct TensorPiece {
   std::string owner = {};
   // Other names of the same tensor, which a checkpoint may also contain and a load skips: for a
   // tied weight that an undivided model registers twice.
-  std::vector<std::string> aliases = {};
+  Strings aliases = {};
   std::shared_ptr<const TensorsOfModel> model =
       {};  // that the piece was made of, where it is known
 };

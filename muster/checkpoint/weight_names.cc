@@ -15,7 +15,7 @@ namespace muster {
 
 namespace {
 
-using Stars = std::vector<std::string>;  // what the stars of a pattern stand for
+using Stars = Strings;  // what the stars of a pattern stand for
 
 // Whether the whole text fits the pattern; `stars` grows by what its stars stand for.
 bool fits_pattern(std::string_view pattern, std::string_view text, Stars& stars) {
@@ -47,7 +47,7 @@ std::string with_stars(const std::string& pattern, const Stars& stars) {
 }
 
 // The patterns that a pattern with braces stands for.
-std::vector<std::string> alternatives(const std::string& pattern) {
+Strings alternatives(const std::string& pattern) {
   const size_t open = pattern.find('{'), close = pattern.find('}');
   if (open == std::string::npos)
     return {pattern};
@@ -61,7 +61,7 @@ bool has_one_list(const std::string& pattern) {
   const auto opened = std::ranges::count(pattern, '{'), closed = std::ranges::count(pattern, '}');
   if (opened == 0 && closed == 0)
     return true;
-  const std::vector<std::string> each = split(pattern, '{');
+  const Strings each = split(pattern, '{');
   return opened == 1 && closed == 1 && each[1].find('}') != std::string::npos;
 }
 
@@ -70,7 +70,7 @@ size_t number_of_stars(const std::string& pattern) {
 }
 
 WeightPlace place_of_row(const WeightRow& row,
-                         const std::vector<std::string>& patterns,
+                         const Strings& patterns,
                          size_t part,
                          const Stars& stars) {
   WeightPlace place{.model = with_stars(row.model, stars), .part = part, .form = row.form};
@@ -81,7 +81,7 @@ WeightPlace place_of_row(const WeightRow& row,
 
 std::optional<WeightPlace> place_by_rows(const WeightNames& names, const std::string& in_file) {
   for (const WeightRow& row : names.rows) {
-    const std::vector<std::string> patterns = alternatives(row.file);
+    const Strings patterns = alternatives(row.file);
     for (const size_t part : indices_of(patterns)) {
       Stars stars;
       if (fits_pattern(patterns[part], in_file, stars))

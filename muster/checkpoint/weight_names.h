@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 // How the file has a tensor.
@@ -49,7 +51,7 @@ struct WeightPlace {
   std::string model;  // the tensor of the model; empty: it is left out
   size_t part = 0;    // of it
   // The file's names of all parts, without the prefix.
-  std::vector<std::string> parts = {};
+  Strings parts = {};
   WeightForm form = WeightForm::as_is;
 };
 

@@ -350,7 +350,7 @@ Prefetch::Thing Prefetch::take() {
 
 // The workers go on while this reads their samples, which are atomic for that reason.
 std::string Prefetch::places_text() const {
-  std::vector<std::string> at;
+  Strings at;
   for (const auto& place : state_->places)
     if (place->sample >= 0)
       at.push_back(cat("sample ", place->sample.load(), " (worker ", place->worker, ")"));

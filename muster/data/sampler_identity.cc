@@ -63,7 +63,7 @@ SamplerNumbers sampler_numbers(const SamplerIdentity& of) {
 // `with_own` shows also the numbers that differ by rank. Shares appear only where there are some.
 std::string sampler_text(const SamplerIdentity& identity, bool with_own) {
   const SamplerNumbers numbers = sampler_numbers(identity);
-  std::vector<std::string> parts;
+  Strings parts;
   if (!identity.order.empty())
     parts.push_back(identity.order);
   const size_t shown = identity.global_batch > 0 ? numbers.size() : kFirstOfShares;

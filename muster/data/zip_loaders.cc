@@ -40,7 +40,7 @@ void tell_of_epochs(const std::vector<int64_t>& batches) {
   const bool are_equal = std::ranges::count(batches, batches.front()) == std::ssize(batches);
   if (are_equal && batches.front() > 0)
     return;
-  std::vector<std::string> texts = mapped(batches, [&](const int64_t of_epoch) {
+  Strings texts = mapped(batches, [&](const int64_t of_epoch) {
     return of_epoch > 0 ? cat(of_epoch) : "an unknown number of";
   });
   log(LogLevel::info,

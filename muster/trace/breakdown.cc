@@ -152,24 +152,23 @@ std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
 }
 
 // A rank that was replaced took fewer steps, so the most of any rank is the job's.
-std::vector<std::string> Breakdown::lines() const {
+Strings Breakdown::lines() const {
   const int64_t steps = std::ranges::max_element(ranks, {}, &RankTimes::steps)->steps;
   constexpr Category kShown[] = {Category::compute,
                                  Category::communication,
                                  Category::data,
                                  Category::checkpoint,
                                  Category::other};
-  const std::vector<std::string> parts = mapped(kShown, [&](Category category) {
+  const Strings parts = mapped(kShown, [&](Category category) {
     return cat(to_string(category), " ", percent(shares[index_of(category)]));
   });
-  std::vector<std::string> lines = {
-      cat("time of ",
-          plural(steps, "step"),
-          " on ",
-          plural(ranks.size(), "rank"),
-          ": ",
-          join(parts, ", "),
-          " (communication: the time in which a rank waits for others)")};
+  Strings lines = {cat("time of ",
+                       plural(steps, "step"),
+                       " on ",
+                       plural(ranks.size(), "rank"),
+                       ": ",
+                       join(parts, ", "),
+                       " (communication: the time in which a rank waits for others)")};
   if (!straggler)
     return lines;
   const auto slowest = std::ranges::find(ranks, straggler->rank, &RankTimes::rank);

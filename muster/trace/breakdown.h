@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -45,7 +46,7 @@ struct Breakdown {
 
   // "460 steps of 2 ranks: compute 78 %, communication 8 %, …", and a second line for the
   // straggler.
-  std::vector<std::string> lines() const;
+  Strings lines() const;
   std::string json() const;  // schema muster.breakdown/1
 };
 

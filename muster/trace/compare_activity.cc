@@ -215,7 +215,7 @@ std::optional<Divergence> difference_at(const GroupPaths& paths,
 
 std::string numbers_text(const std::vector<int>& ranks) {
   constexpr size_t kMostShown = 8;
-  std::vector<std::string> names = mapped(ranks, [&](const int rank) { return cat(rank); });
+  Strings names = mapped(ranks, [&](const int rank) { return cat(rank); });
   return join_first(std::move(names), ", ", kMostShown);
 }
 

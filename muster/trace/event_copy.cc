@@ -37,15 +37,15 @@ bool is_plain_number(const std::string& text) {
 }
 
 bool is_place(const std::string& text) {
-  const std::vector<std::string> numbers = split(text, '/');
+  const Strings numbers = split(text, '/');
   return numbers.size() == 2 && std::ranges::all_of(numbers, is_plain_number);
 }
 
 }  // namespace
 
 // Files lie in the attempts' folders, and nothing deeper is looked at.
-std::vector<std::string> event_places(const std::string& run_dir) {
-  std::vector<std::string> places;
+Strings event_places(const std::string& run_dir) {
+  Strings places;
   const fs::path trace = fs::path(run_dir) / "trace";
   std::error_code error;
   for (fs::recursive_directory_iterator entry(trace, error), end; !error && entry != end;

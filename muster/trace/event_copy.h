@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 // "0/1": the files of RUN_DIR/trace, as attempt and rank.
-std::vector<std::string> event_places(const std::string& run_dir);
+Strings event_places(const std::string& run_dir);
 
 // The part of that file that has events; empty: it is more than `most` bytes. Throws: io.
 std::string pack_events(const std::string& run_dir, const std::string& place, size_t most);

@@ -87,7 +87,7 @@ void write_host_sample(const std::string& run_dir, size_t host, const std::strin
 }
 
 // An agent that has ended leaves an old sample, which says nothing of now.
-std::vector<std::string> fresh_host_samples(const std::string& run_dir) {
+Strings fresh_host_samples(const std::string& run_dir) {
   const auto is_fresh_sample = [](const fs::path& file) {
     return file.extension() == ".sample" && is_younger_than(file, kFresh);
   };

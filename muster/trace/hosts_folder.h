@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 std::string hosts_folder(const std::string& run_dir);
@@ -36,7 +38,7 @@ bool are_other_hosts_asked(const std::string& run_dir);
 void write_host_sample(const std::string& run_dir, size_t host, const std::string& bytes);
 
 // The files of those that were written in the last four seconds.
-std::vector<std::string> fresh_host_samples(const std::string& run_dir);
+Strings fresh_host_samples(const std::string& run_dir);
 
 // Ranks by their activity files, RUN_DIR/activity/<attempt>/<rank>.
 struct LateRequest {

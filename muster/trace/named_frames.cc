@@ -139,7 +139,7 @@ void name_by_addr2line(const std::string& program, std::vector<NamedFrame>& fram
   }
   if (asked.empty())
     return;
-  const std::vector<std::string> said = addr2line(program, offsets);
+  const Strings said = addr2line(program, offsets);
   for (size_t i = 0; i < asked.size() && 2 * i + 1 < said.size(); ++i)
     take_answer(*asked[i], said[2 * i], said[2 * i + 1]);
 }
@@ -196,7 +196,7 @@ std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid) {
   }
   for (const std::string& file : others)
     name_by_addr2line(file, frames);
-  std::vector<std::string> lines;
+  Strings lines;
   for (const size_t i : indices_of(frames)) {
     if (!is_way_to_function(frames[i].function))
       lines.push_back(frame_text(i, frames[i]));

@@ -100,7 +100,7 @@ std::string await_answer(const std::string& path, size_t before, milliseconds pa
 }
 
 // The first line is the thread, the last ones are the answer's end.
-std::vector<uint64_t> addresses_in(const std::vector<std::string>& lines) {
+std::vector<uint64_t> addresses_in(const Strings& lines) {
   std::vector<uint64_t> addresses;
   for (size_t i = 1; i + 2 < lines.size(); ++i)
     addresses.push_back(std::strtoull(lines[i].c_str(), nullptr, 16));
@@ -175,7 +175,7 @@ std::string stack_of_rank(const ActivityView& view,
   const std::string answer = answer_of(path, patience, [&] {
     return ::syscall(SYS_pidfd_send_signal, process.get(), view.stack_signal, nullptr, 0) == 0;
   });
-  std::vector<std::string> lines = split(answer, '\n');
+  Strings lines = split(answer, '\n');
   if (answer.ends_with(kEnd))
     return named_frames(addresses_in(lines), view.pid) +
            stacks_of_backwards(view, process, path, patience);

@@ -165,7 +165,7 @@ std::optional<int> last_attempt_in(const std::filesystem::path& folder) {
 }  // namespace
 
 std::string ThreadView::span_names() const {
-  std::vector<std::string> names = mapped(spans, &SpanView::name);
+  Strings names = mapped(spans, &SpanView::name);
   return join(names, " > ");
 }
 

@@ -97,7 +97,7 @@ bool MetricValues::contains(const std::string& name) const {
 }
 
 double MetricValues::operator[](const std::string& name) const {
-  std::vector<std::string> names;
+  Strings names;
   for (const auto& [known, value] : values_) {
     if (known == name)
       return value;
@@ -305,7 +305,7 @@ std::string Metrics::message() {
 }
 
 // Returns each category's share of all ranks' time; nothing if no rank has told any.
-MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& messages) const {
+MetricValues::Pairs Metrics::time_shares(const Strings& messages) const {
   CategorySeconds sums = {};
   for (const std::string& message : messages) {
     ByteReader reader(message, "metrics of a rank");
@@ -324,7 +324,7 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
 
 // Refuses messages with other names than rank 0's. All ranks see all messages, so all throw or
 // none.
-void Metrics::check_names(const std::vector<std::string>& messages) const {
+void Metrics::check_names(const Strings& messages) const {
   const std::string names = names_in(messages[0]);
   for (int rank = 1; rank < group_.size(); ++rank) {
     if (names_in(messages[rank]) == names)
@@ -344,8 +344,7 @@ void Metrics::check_names(const std::vector<std::string>& messages) const {
 }
 
 // The values are combined in the order of the ranks, so that all have the same bits.
-std::map<std::string, Metrics::Total> Metrics::totals(
-    const std::vector<std::string>& messages) const {
+std::map<std::string, Metrics::Total> Metrics::totals(const Strings& messages) const {
   check_names(messages);
   const size_t names_bytes = names_in(messages[0]).size() + 1;
   std::vector<ByteReader> readers;
@@ -486,7 +485,7 @@ namespace {
 
 // Takes the step off the end of each rank's message. Where ranks are at different ones, rank 0 says
 // so once: the line has means over both.
-void take_steps(std::vector<std::string>& messages, int64_t step, bool is_main) {
+void take_steps(Strings& messages, int64_t step, bool is_main) {
   static std::once_flag told;
   for (const size_t rank : indices_of(messages)) {
     std::string& message = messages[rank];
@@ -551,8 +550,7 @@ std::optional<MetricValues> Metrics::write_every(int64_t n,
 // The line of a step that is not over has the numbers of some of its batches only. A program may
 // write the numbers of a step at several places: their names differ.
 void Metrics::warn_of_second_line(int64_t step, const MetricValues& values) {
-  std::vector<std::string> names =
-      mapped(values, [](const auto& item) { return std::string(item.first); });
+  Strings names = mapped(values, [](const auto& item) { return std::string(item.first); });
   const bool is_second = asked_step_ == step && !names.empty() && names == written_names_;
   written_names_ = std::move(names);
   if (!is_second || std::exchange(has_warned_of_second_line_, true) || group_.rank() != 0)

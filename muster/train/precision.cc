@@ -298,7 +298,7 @@ SavedState Precision::state() const {
           .tensors = {}};
 }
 
-std::vector<std::string> Precision::needed_numbers() const {
+Strings Precision::needed_numbers() const {
   if (!scales())
     return {};
   return {"scale", "growth_tracker"};

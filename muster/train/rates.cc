@@ -86,7 +86,7 @@ int64_t milestones_passed(const std::vector<int64_t>& milestones, int64_t step) 
 
 // Joins the descriptions of several rates.
 std::string texts_of(const std::vector<Rate>& parts, const char* between) {
-  std::vector<std::string> texts = mapped(parts, &Rate::text);
+  Strings texts = mapped(parts, &Rate::text);
   return join(texts, between);
 }
 

@@ -24,7 +24,7 @@ std::string rates_of(const Optimizers& optimizers) {
 void expect_same_rates(ProcessGroup& group,
                        const Optimizers& optimizers,
                        const std::string& place) {
-  const std::vector<std::string> all = group.all_gather_bytes(rates_of(optimizers), "rates");
+  const Strings all = group.all_gather_bytes(rates_of(optimizers), "rates");
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0])
       continue;

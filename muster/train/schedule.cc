@@ -82,7 +82,7 @@ void Schedule::set_initial_lrs(const std::vector<double>& rates) {
   apply();
 }
 
-std::vector<std::string> Schedule::needed_numbers() const {
+Strings Schedule::needed_numbers() const {
   return mapped(state().numbers, [](const auto& number) { return number.first; });
 }
 

@@ -168,7 +168,7 @@ void TrainStep::leave_out(bool scale_shrinks) {
 // The parameters are named, since the first bad layer is the best hint. `when` says in which step,
 // if it was not this one.
 void TrainStep::stop_at_nonfinite(const std::string& when) const {
-  std::vector<std::string> names;
+  Strings names;
   bool has_gradients = false;
   for (const StepModel& model : models_) {
     for (const auto& item : model.module().named_parameters()) {

@@ -104,7 +104,7 @@ int64_t time_for_name(const std::string& folder) {
     const std::string name = entry->path().filename().string();
     if (!name.starts_with(kEventFiles))
       continue;
-    const std::vector<std::string> words = split(name.substr(kEventFiles.size()), '.');
+    const Strings words = split(name.substr(kEventFiles.size()), '.');
     const int64_t theirs = parse_int(words[0]).value_or(0);
     if (theirs < std::numeric_limits<int64_t>::max())
       time = std::max(time, theirs + 1);

@@ -57,8 +57,8 @@ std::string temporary_path(const std::string& final_path) {
 }
 
 // Returns nothing for a folder that does not exist. Throws: io if it cannot be read.
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
+Strings names_in(const std::string& directory) {
+  Strings names;
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
     names.push_back(it->path().filename().string());
@@ -169,7 +169,7 @@ void check_space(const std::string& directory, uint64_t bytes) {
   const uint64_t free = info.f_bavail * info.f_frsize;
   if (free >= bytes)
     return;
-  const std::vector<std::string> texts = format_compared_bytes({bytes, free});
+  const Strings texts = format_compared_bytes({bytes, free});
   throw unavailable("checkpoint: expected ",
                     texts[0],
                     " free in '",

@@ -138,7 +138,7 @@ std::vector<CommonElements> common_elements(const Elements& first, const Element
 }
 
 std::string to_string(const Elements& elements) {
-  std::vector<std::string> texts;
+  Strings texts;
   for (const auto& [begin, length, stride, count] : elements) {
     if (count == 1)
       texts.push_back(cat("[", begin, ", ", begin + length, ")"));

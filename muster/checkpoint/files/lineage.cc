@@ -70,7 +70,7 @@ std::vector<SavedFolder> list_by_saving(const std::string& directory,
   std::vector<SavedFolder> folders = list_by_saving(directory, is_own);
   if (only.empty())
     return folders;
-  std::vector<std::string> names;
+  Strings names;
   for (SavedFolder& folder : folders) {
     names.push_back(folder.path.substr(folder.path.rfind('/') + 1));
     if (names.back() != only)

@@ -109,7 +109,7 @@ PieceRecords parse_piece_records(const std::string& text, const std::string& fil
   return records;
 }
 
-TensorSource::TensorSource(const std::vector<std::string>& paths) : paths_(paths) {
+TensorSource::TensorSource(const Strings& paths) : paths_(paths) {
   for (size_t file = 0; file < paths_.size(); ++file)
     add(file, opened(file));
 }
@@ -178,8 +178,8 @@ void TensorSource::keep_under(const std::string& prefix) {
 }
 
 // Pieces do not overlap, so a tensor is whole if their elements add up.
-std::vector<std::string> TensorSource::incomplete() const {
-  std::vector<std::string> names;
+Strings TensorSource::incomplete() const {
+  Strings names;
   for (const auto& [name, tensor] : tensors_) {
     int64_t there = sum_of<int64_t>(
         tensor.pieces, [&](const StoredPiece& piece) { return element_count(piece.elements); });

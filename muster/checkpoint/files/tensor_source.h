@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/checkpoint/files/elements.h"
 #include "muster/checkpoint/files/safetensors_file.h"
 
@@ -47,7 +48,7 @@ class TensorSource {
   TensorSource() = default;
   // Reads the heads. Throws: io; invalid_argument for a malformed file, and for pieces that do not
   // fit their tensor, overlap, or differ in their tensor's type or shape.
-  explicit TensorSource(const std::vector<std::string>& paths);
+  explicit TensorSource(const Strings& paths);
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
@@ -60,7 +61,7 @@ class TensorSource {
 
   // Names of tensors whose pieces leave a hole, as after an interrupted save or if a file is
   // missing.
-  std::vector<std::string> incomplete() const;
+  Strings incomplete() const;
 
   // Copies these elements, in their order, to `to`, which must be large enough. (Of F4 and F6,
   // bytes in place of elements.) Throws: io; invalid_argument if there is no such tensor, or no
@@ -72,7 +73,7 @@ class TensorSource {
   void add_piece(const std::string& name, const TensorEntry& kind, StoredPiece piece);
   const SafetensorsFile& opened(size_t file) const;
 
-  std::vector<std::string> paths_;
+  Strings paths_;
   mutable std::map<size_t, SafetensorsFile> open_;  // only some: a job of many ranks has many files
   std::map<std::string, StoredTensor> tensors_;
   Metadata metadata_;

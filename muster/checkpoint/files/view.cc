@@ -46,7 +46,7 @@ std::string text_of_tensor(const SafetensorsFile& file, const TensorEntry& entry
 
 // The parts that have tensors, for a person who asked for another.
 std::string parts_with_tensors(const TensorSource& source) {
-  std::vector<std::string> parts;
+  Strings parts;
   for (const auto& [name, tensor] : source.tensors()) {
     if (!name.starts_with(kPartTensors))
       continue;
@@ -187,7 +187,7 @@ std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
 }
 
 TensorSet chosen_set(const CheckpointView& view, const std::string& name) {
-  std::vector<std::string> names;
+  Strings names;
   for (TensorSet& set : tensor_sets(view)) {
     if (set.name == name || set.name == cat(name, kSuffix))
       return std::move(set);
@@ -226,7 +226,7 @@ std::string optimizer_kinds(const CheckpointView& view) {
     return "";
   // A description is bounded and checked like anything from a file.
   const SafetensorsFile parts(cat(view.path, "/", kPartsFile));
-  std::vector<std::string> kinds;
+  Strings kinds;
   for (const auto& [name, entry] : parts.header().tensors) {
     const std::string part = optimizer_part(name);
     const std::string kind = part.empty() ? "" : kind_in(text_of_tensor(parts, entry));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/files/tensor_source.h"
 
@@ -30,7 +31,7 @@ struct CheckpointView {
   bool has_manifest = false;  // false: plain safetensors files
   Manifest manifest = {};
   std::vector<ViewedFile> files = {};
-  std::vector<std::string> promised = {};  // tensors that the index of a hub's folder names
+  Strings promised = {};  // tensors that the index of a hub's folder names
 };
 
 // Looks at `path`: a checkpoint's folder, a safetensors file, or a folder of them (weight_files.h).
@@ -41,8 +42,8 @@ CheckpointView view_checkpoint(const std::string& path);
 struct TensorSet {
   std::string name;  // "model.safetensors", however many files
   std::vector<ViewedFile> files = {};
-  std::vector<std::string> promised = {};  // tensors that must be among them
-  std::string part = {};                   // the part whose tensors alone are meant; empty: all
+  Strings promised = {};  // tensors that must be among them
+  std::string part = {};  // the part whose tensors alone are meant; empty: all
 
   // The tensors of a part have their own names. Throws: as TensorSource's constructor;
   // invalid_argument when a promised tensor is missing, and for a part without tensors, naming

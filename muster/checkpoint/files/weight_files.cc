@@ -37,7 +37,7 @@ constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
 }
 
 // Returns the files of an index, each once.
-std::vector<std::string> indexed_files(const std::string& folder) {
+Strings indexed_files(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : read_weight_index(folder))
     names.insert(file);
@@ -89,7 +89,7 @@ bool has_plain_weights(const std::string& folder) {
   return exists_at(cat(folder, "/", kWeightIndexFile)) || exists_at(cat(folder, "/", kModelFile));
 }
 
-std::vector<std::string> weight_files(const std::string& path) {
+Strings weight_files(const std::string& path) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0)
     fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 constexpr const char* kWeightIndexFile = "model.safetensors.index.json";
@@ -14,7 +16,7 @@ constexpr const char* kWeightIndexFile = "model.safetensors.index.json";
 // folder with an index, as hubs have it, the files in the index; for any other folder, its
 // model.safetensors. Throws: io; invalid_argument for anything else, and for an index with names
 // that are not plain files.
-std::vector<std::string> weight_files(const std::string& path);
+Strings weight_files(const std::string& path);
 
 // Maps each tensor to its file in the folder, by the folder's index. Throws: io; invalid_argument
 // for an index with names that are not plain files.

@@ -105,7 +105,7 @@ void BestMetric::load_state(const SavedState& state) {
   reference_ = number_if_any(state, kReference);
 }
 
-std::vector<std::string> BestMetric::needed_numbers() const {
+Strings BestMetric::needed_numbers() const {
   return {kind()};
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/training/checkpoints_options.h"
@@ -32,7 +33,7 @@ class BestMetric {
   SavedState state() const;
   // Throws: invalid_argument for the state of another metric.
   void load_state(const SavedState& state);
-  std::vector<std::string> needed_numbers() const;
+  Strings needed_numbers() const;
 
  private:
   bool is_better_than(double value, const std::optional<double>& than, double by) const;

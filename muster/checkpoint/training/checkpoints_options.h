@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -38,14 +39,14 @@ struct CheckpointsOptions {
   std::string resume_from = {};
   // Parts that a checkpoint may lack, since the program that saved it did not have them yet: they
   // keep the state that they have. Not for models and optimizers.
-  std::vector<std::string> new_parts = {};
+  Strings new_parts = {};
   // Parts of the checkpoint that this program does without, as of one that no longer averages its
   // weights.
-  std::vector<std::string> leave_out = {};
+  Strings leave_out = {};
   // Parts that begin anew although the checkpoint has them: they keep the state that they have.
   // Ranks that were restarted go on with all parts that they have saved. Not for models and
   // optimizers.
-  std::vector<std::string> fresh = {};
+  Strings fresh = {};
   // Optimizers keep the learning rates that the program gave them, and schedules their initial
   // rates. If false, those of the checkpoint are taken, and rank 0 logs where they differ from the
   // program's.

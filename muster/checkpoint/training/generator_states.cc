@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
@@ -34,7 +35,7 @@ std::string state_of(c10::Device device) {
 }
 
 // Returns a row for each rank, as long as the longest, with zeros at the ends of the others.
-Tensor rows_of(const std::vector<std::string>& ranks) {
+Tensor rows_of(const Strings& ranks) {
   int64_t longest = 0;
   for (const std::string& bytes : ranks)
     longest = std::max(longest, std::ssize(bytes));
@@ -73,7 +74,7 @@ SavedState generator_states(ProcessGroup& group) {
   const std::string cpu = state_of(c10::kCPU);
   const std::string device = group.device().is_cpu() ? "" : kHasDevice + state_of(group.device());
   const auto both = group.all_gather_bytes(cpu + device, "of random generators");
-  std::vector<std::string> cpus, devices;
+  Strings cpus, devices;
   for (const std::string& of_rank : both) {
     cpus.push_back(of_rank.substr(0, cpu.size()));
     devices.push_back(of_rank.substr(cpu.size()));

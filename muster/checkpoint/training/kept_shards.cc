@@ -32,7 +32,7 @@ struct ToldShard {
 };
 
 // Reads what KeptShards::told() of each rank has said.
-std::vector<ToldShard> shards_told(const std::vector<std::string>& by_rank) {
+std::vector<ToldShard> shards_told(const Strings& by_rank) {
   std::vector<ToldShard> shards;
   for (int holder = 0; holder < std::ssize(by_rank); ++holder)
     for (const auto& shard : nlohmann::json::parse(by_rank[holder]))
@@ -83,7 +83,7 @@ std::optional<WholeVersion> newest_whole(const std::vector<ToldShard>& shards, i
 }  // namespace
 
 // One distance for all ranks keeps the exchange a single step.
-int neighbour_distance(const std::vector<std::string>& hosts) {
+int neighbour_distance(const Strings& hosts) {
   const int size = static_cast<int>(hosts.size());
   const auto every_neighbour_is_elsewhere = [&](int distance) {
     for (int rank = 0; rank < size; ++rank)

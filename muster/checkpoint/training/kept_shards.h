@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/training/kept_state.h"
 #include "muster/comm/process_group.h"
@@ -56,6 +57,6 @@ class KeptShards {
 
 // The distance from a rank to the neighbour that keeps its shard: the smallest distance at which
 // every rank's neighbour is on another host; 1 if there is none. `hosts`: one per rank.
-int neighbour_distance(const std::vector<std::string>& hosts);
+int neighbour_distance(const Strings& hosts);
 
 }  // namespace muster

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/strings.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
@@ -110,7 +111,7 @@ concept HasStreamPosition = requires(Part& part, const std::vector<StreamPositio
 // needs the scale. Asked before anything is loaded.
 template <class Part>
 concept NeedsNumbers = requires(const Part& part) {
-  { part.needed_numbers() } -> std::convertible_to<std::vector<std::string>>;
+  { part.needed_numbers() } -> std::convertible_to<Strings>;
 };
 
 // Sets an optimizer's learning rates from initial ones: Schedule.
@@ -159,7 +160,7 @@ class TrainingPart : NoCopy {
   virtual TensorPieces pieces() const { return {}; }
 
   // Numbers without which a saved state does not fit.
-  virtual std::vector<std::string> needed_numbers() const { return {}; }
+  virtual Strings needed_numbers() const { return {}; }
   virtual void begin(Beginning /*beginning*/) {}
   // The rates that this part sets for an optimizer.
   virtual std::optional<LearningRates> learning_rates() { return std::nullopt; }
@@ -195,7 +196,7 @@ class PartOf<Object> : public TrainingPart {
       return object_.pieces();
     return {};
   }
-  std::vector<std::string> needed_numbers() const override {
+  Strings needed_numbers() const override {
     if constexpr (NeedsNumbers<Object>)
       return object_.needed_numbers();
     return {};

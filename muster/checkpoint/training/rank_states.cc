@@ -71,7 +71,7 @@ void unpack_state(SavedState& all, const std::string& prefix, const std::string&
 
 // All ranks get all states, since only rank 0 writes, and any rank may become rank 0.
 SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine) {
-  const std::vector<std::string> states = group.all_gather_bytes(packed(mine), "states of ranks");
+  const Strings states = group.all_gather_bytes(packed(mine), "states of ranks");
   SavedState all;
   all.numbers[kRanks] = group.size();
   for (const size_t rank : indices_of(states))

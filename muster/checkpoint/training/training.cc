@@ -24,7 +24,7 @@ template <class... Parts>
   throw invalid_argument("checkpoints: expected ", parts...);
 }
 
-bool names_it(const std::vector<std::string>& names, const std::string& name) {
+bool names_it(const Strings& names, const std::string& name) {
   return contains(names, name);
 }
 
@@ -163,7 +163,7 @@ bool Training::is_within_step() const {
 }
 
 void Training::check_named_parts() const {
-  const auto check_added = [&](const char* option, const std::vector<std::string>& names) {
+  const auto check_added = [&](const char* option, const Strings& names) {
     for (const std::string& name : names)
       if (!is_part(name))
         refuse_training(

@@ -64,7 +64,7 @@ std::set<uint64_t> hashes_in(const std::string& bytes) {
 }
 
 // Returns those hashes of rank 0's that some other rank has not.
-std::set<uint64_t> unlike(const std::vector<std::string>& by_rank) {
+std::set<uint64_t> unlike(const Strings& by_rank) {
   std::set<uint64_t> found;
   const std::set<uint64_t> first = hashes_in(by_rank[0]);
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {

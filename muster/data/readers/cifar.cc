@@ -34,10 +34,8 @@ std::string need_cifar(const std::string& folder, const std::string& name) {
 }
 
 // All files are counted before memory is taken, so that the tensors are made in their whole size.
-TensorDataset read_files(const std::vector<std::string>& paths,
-                         const CifarKind& kind,
-                         bool as_bytes) {
-  std::vector<std::string> files;
+TensorDataset read_files(const Strings& paths, const CifarKind& kind, bool as_bytes) {
+  Strings files;
   std::vector<int64_t> counts;
   for (const std::string& path : paths) {
     const std::string& bytes = files.emplace_back(read_data_file(path, kMaxCifarBytes));
@@ -60,7 +58,7 @@ TensorDataset read_files(const std::vector<std::string>& paths,
 
 // Only the first training file must exist, so a shortened copy of the data set can be read too.
 DatasetSplit read_cifar10(const std::string& folder, const CifarOptions& options) {
-  std::vector<std::string> train{need_cifar(folder, "data_batch_1.bin")};
+  Strings train{need_cifar(folder, "data_batch_1.bin")};
   for (int batch = 2; batch <= 5; ++batch)
     if (const auto path = find_data_file(cat(folder, "/data_batch_", batch, ".bin")))
       train.push_back(*path);

@@ -132,7 +132,7 @@ TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& option
 }
 
 // The list is sorted, so a class has one number in every file with these classes.
-std::vector<std::string> csv_classes(const std::string& path, const CsvOptions& options) {
+Strings csv_classes(const std::string& path, const CsvOptions& options) {
   const std::string bytes = read_data_file(path, options.max_bytes);
   const CsvText text(bytes, path, options.format, asks_by_name(options));
   const auto texts = text.texts(label_column(text, options));

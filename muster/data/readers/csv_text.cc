@@ -38,7 +38,7 @@ bool is_text(std::string_view text) {
 
 // Whether the fields are 0, 1, 2, …, perhaps behind an unnamed index. So pandas names columns
 // without names.
-bool are_counted(const std::vector<std::string>& fields) {
+bool are_counted(const Strings& fields) {
   const size_t begin = fields[0].empty() ? 1 : 0;
   if (begin == fields.size())
     return false;
@@ -48,7 +48,7 @@ bool are_counted(const std::vector<std::string>& fields) {
   return true;
 }
 
-CsvText::ClassNumbers numbers_of(const std::vector<std::string>& classes) {
+CsvText::ClassNumbers numbers_of(const Strings& classes) {
   CsvText::ClassNumbers numbers;
   for (const std::string& name : classes)
     if (!numbers.emplace(name, numbers.size()).second)
@@ -295,7 +295,7 @@ std::vector<double> CsvText::values(const std::vector<int64_t>& columns) const {
 
 std::vector<double> CsvText::labelled_values(const std::vector<int64_t>& features,
                                              int64_t label,
-                                             const std::vector<std::string>& classes) const {
+                                             const Strings& classes) const {
   const ClassNumbers numbers = numbers_of(classes);
   std::vector<double> found;
   for_each_row([&](const Row& row) {
@@ -319,8 +319,8 @@ double CsvText::class_of(const Row& row, int64_t column, const ClassNumbers& num
   refuse(row.line, cat("one of the ", numbers.size(), " classes in ", column_text(column)), got);
 }
 
-std::vector<std::string> CsvText::texts(int64_t column) const {
-  std::vector<std::string> found;
+Strings CsvText::texts(int64_t column) const {
+  Strings found;
   for_each_row([&](const Row& row) { found.push_back(row.fields[column].value()); });
   return found;
 }

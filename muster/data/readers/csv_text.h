@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 // A column by its number, from 0, or by its name in the header.
@@ -59,10 +61,10 @@ class CsvText {
   // text that is no class, and for a class that is there twice.
   std::vector<double> labelled_values(const std::vector<int64_t>& features,
                                       int64_t label,
-                                      const std::vector<std::string>& classes) const;
+                                      const Strings& classes) const;
 
   // The texts of one column, row by row. Throws: as values.
-  std::vector<std::string> texts(int64_t column) const;
+  Strings texts(int64_t column) const;
 
  private:
   // One may contain quotes that are doubled, and ends of lines.
@@ -98,7 +100,7 @@ class CsvText {
   const std::string& name_;
   CsvFormat format_;
   bool has_header_ = false;
-  std::vector<std::string> first_;  // fields of the first line
+  Strings first_;  // fields of the first line
 };
 
 }  // namespace muster

@@ -54,7 +54,7 @@ bool is_of_other_kind(const fs::path& path) {
 
 // Folder and name of each picture, sorted by folder first, which is torchvision's order.
 std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& folder,
-                                                                std::vector<std::string>* others) {
+                                                                Strings* others) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const auto& entry :
        fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink)) {
@@ -68,8 +68,8 @@ std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& 
 }
 
 // Classes are numbered by sorted names, as in torchvision.
-std::vector<std::string> folders_in(const std::string& path) {
-  std::vector<std::string> names;
+Strings folders_in(const std::string& path) {
+  Strings names;
   for (const auto& entry : fs::directory_iterator(path))
     if (entry.is_directory())
       names.push_back(entry.path().filename().string());
@@ -81,13 +81,13 @@ constexpr FileRefusal refuse_folder{"image folder",
                                     "give the folder whose sub-folders are the classes"};
 
 // .ipynb_checkpoints, .Trash-1000: as a class it would move the numbers of all others.
-void check_not_hidden(const std::string& path, const std::vector<std::string>& classes) {
+void check_not_hidden(const std::string& path, const Strings& classes) {
   for (const std::string& name : classes)
     if (name.starts_with('.'))
       refuse_folder(path, "classes alone", cat("the hidden folder '", name, "'"));
 }
 
-void tell_of_others(const std::string& path, const std::vector<std::string>& others) {
+void tell_of_others(const std::string& path, const Strings& others) {
   if (!others.empty())
     log(LogLevel::warn,
         "image folder: leaves out ",
@@ -129,7 +129,7 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
   try {
     classes_ = folders_in(path);
     check_not_hidden(path, classes_);
-    std::vector<std::string> others;
+    Strings others;
     int64_t label = 0;
     for (const std::string& name_of_class : classes_) {
       const auto found = pictures_below(fs::path(path) / name_of_class, &others);

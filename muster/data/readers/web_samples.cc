@@ -95,7 +95,7 @@ Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) 
 }
 
 // Numbers keep the width of the first: {000..127} gives 000, 001, ….
-std::vector<std::string> expanded(const std::string& pattern) {
+Strings expanded(const std::string& pattern) {
   const size_t open = pattern.find('{');
   if (open == std::string::npos)
     return {pattern};
@@ -108,7 +108,7 @@ std::vector<std::string> expanded(const std::string& pattern) {
   const auto last = parse_int(pattern.substr(dots + 2, close - dots - 2));
   if (!first || !last || *first < 0 || *last < *first || *last - *first >= kMostShards)
     refuse_braces(pattern);
-  std::vector<std::string> names;
+  Strings names;
   for (int64_t i = *first; i <= *last; ++i) {
     const std::string number = zero_padded(cat(i), low.size());
     names.push_back(cat(pattern.substr(0, open), number, pattern.substr(close + 1)));
@@ -125,8 +125,8 @@ bool is_shard(const std::filesystem::path& path) {
 }
 
 // The names are sorted, since a folder lists them in any order and all ranks must agree.
-std::vector<std::string> tars_in(const std::string& folder) {
-  std::vector<std::string> names;
+Strings tars_in(const std::string& folder) {
+  Strings names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (is_shard(entry.path()))
       names.push_back(entry.path().string());
@@ -151,7 +151,7 @@ bool WebSample::has(std::string_view ending) const {
 }
 
 const std::string& WebSample::file(std::string_view ending) const {
-  std::vector<std::string> endings;
+  Strings endings;
   for (const File& file : files) {
     if (file.ending == ending)
       return file.bytes;
@@ -170,7 +170,7 @@ std::string WebSample::place() const {
 }
 
 // A missing shard is refused here, before training begins, and not when its turn comes.
-std::vector<std::string> shards_of(const std::string& pattern) {
+Strings shards_of(const std::string& pattern) {
   if (std::filesystem::is_directory(pattern))
     return tars_in(pattern);
   auto names = expanded(pattern);
@@ -184,7 +184,7 @@ std::vector<std::string> shards_of(const std::string& pattern) {
 }
 
 struct WebSampleReader::State {
-  std::vector<std::string> shards;
+  Strings shards;
   WebShardsOptions options;
   std::vector<int64_t> mine;  // numbers of shards, in this part's order
   size_t next_shard = 0;      // in `mine`
@@ -195,7 +195,7 @@ struct WebSampleReader::State {
   Generator chance;
 };
 
-WebSampleReader::WebSampleReader(std::vector<std::string> shards,
+WebSampleReader::WebSampleReader(Strings shards,
                                  const WebShardsOptions& options,
                                  const StreamPart& part)
     : state_(new State{.shards = std::move(shards),

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/data/stream.h"
 
 namespace muster {
@@ -42,15 +43,13 @@ struct WebShardsOptions {
 // "train-{000..127}.tar" becomes 128 names; a folder becomes the names of its .tar files
 // (also .tar.gz, .tgz, .tar.zst, .tar.xz, .tar.bz2, .tar.lz4), sorted.
 // Throws: io if there is none, or one is missing; invalid_argument for braces of another form.
-std::vector<std::string> shards_of(const std::string& pattern);
+Strings shards_of(const std::string& pattern);
 
 // One part's samples. The shards, in the epoch's order, are dealt to the parts in turn.
 class WebSampleReader : public StreamReader<WebSample> {
  public:
   // Throws: invalid_argument for fewer shards than parts; unavailable without libarchive.
-  WebSampleReader(std::vector<std::string> shards,
-                  const WebShardsOptions& options,
-                  const StreamPart& part);
+  WebSampleReader(Strings shards, const WebShardsOptions& options, const StreamPart& part);
   ~WebSampleReader() override;
 
   // Throws: invalid_argument naming shard and sample that are damaged or truncated; the next call
