@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,8 @@
 namespace muster {
 
 using Strings = std::vector<std::string>;
+using StringViews = std::vector<std::string_view>;
+using StringSet = std::set<std::string>;
 
 // What a search of a text returns that has found nothing.
 inline constexpr size_t npos = std::string::npos;

@@ -5,10 +5,10 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -35,8 +35,7 @@ void add_part(FoundWeight& weight,
               const TensorEntry& entry,
               const std::string& path) {
   const std::vector<int64_t> shape = shape_in_model(entry, place.form);
-  const bool is_first =
-      std::ranges::all_of(weight.parts, [](const std::string& part) { return part.empty(); });
+  const bool is_first = all_of(weight.parts, [](const std::string& part) { return part.empty(); });
   if (is_first) {
     weight.parts.resize(place.parts.size());
     weight.form = place.form;

@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
@@ -63,8 +63,8 @@ const TensorEntry& asked_for(const WeightSource& source,
 // The tensors that .make makes, and those of the file that it makes them of. Rank 0 finds it and
 // tells the others.
 struct MadeWeights {
-  std::set<std::string> made;  // names in the model
-  std::set<std::string> used;  // names in the file
+  StringSet made;  // names in the model
+  StringSet used;  // names in the file
 
   std::string to_bytes() const { return nlohmann::json({made, used}).dump(); }
   static MadeWeights from_bytes(const std::string& bytes) {
@@ -162,8 +162,8 @@ bool may_be_missing(const std::string& name) {
 bool is_loaded_by_another_name(const NamedTensorList& tensors,
                                const Tensor& tensor,
                                const Strings& loaded) {
-  const std::set<std::string> names(loaded.begin(), loaded.end());
-  return std::ranges::any_of(tensors, [&](const auto& other) {
+  const StringSet names(loaded.begin(), loaded.end());
+  return any_of(tensors, [&](const auto& other) {
     return other.second.is_same(tensor) && names.contains(other.first);
   });
 }
@@ -223,7 +223,7 @@ void require_readable(const WeightSource& source,
                       const NamedTensorList& tensors,
                       const LoadWeightsOptions& options,
                       const std::string& path) {
-  std::set<std::string> needed;
+  StringSet needed;
   for (const auto& [name, tensor] : tensors)
     if (const auto weight = found.find(name);
         weight == found.end() || !weight->second.missing.empty())
@@ -284,8 +284,7 @@ void check_same_if_shared(const Tensors& filled,
                           const Tensor& tensor,
                           const Tensor& values,
                           const std::string& path) {
-  const bool is_filled =
-      std::ranges::any_of(filled, [&](const Tensor& other) { return other.is_same(tensor); });
+  const bool is_filled = any_of(filled, [&](const Tensor& other) { return other.is_same(tensor); });
   if (!is_filled || at::equal(tensor.cpu(), values))
     return;
   refuse_weights(path,

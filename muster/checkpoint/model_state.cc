@@ -4,8 +4,6 @@
 
 #include <torch/nn/module.h>
 
-#include <set>
-
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -56,7 +54,7 @@ void check_model(const torch::nn::Module& model,
                            got,
                            "; load it into the model that it was saved from");
   };
-  std::set<std::string> known;
+  StringSet known;
   for (const auto& [tensor_name, tensor] : model_tensors(model)) {
     known.insert(tensor_name);
     const TensorEntry mine = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());

@@ -142,7 +142,7 @@ template <class Kind>
 void check_fields_of(const TensorPiece& parameter,
                      const typename Kind::Options& options,
                      const TensorEntries& entries,
-                     std::set<std::string>& used) {
+                     StringSet& used) {
   typename Kind::State state;
   Strings missing;
   bool any = false;
@@ -169,10 +169,10 @@ void check_fields_of(const TensorPiece& parameter,
 
 // Checks the fields that each parameter has in the file. Returns the names that are some field's.
 template <class Kind>
-std::set<std::string> check_fields(const TensorEntries& entries,
-                                   const std::vector<PiecesOfGroup>& groups,
-                                   const std::vector<typename Kind::Options>& options) {
-  std::set<std::string> used;
+StringSet check_fields(const TensorEntries& entries,
+                       const std::vector<PiecesOfGroup>& groups,
+                       const std::vector<typename Kind::Options>& options) {
+  StringSet used;
   for (const size_t g : indices_of(groups))
     for (const TensorPiece* parameter : groups[g])
       check_fields_of<Kind>(*parameter, options[g], entries, used);
@@ -479,7 +479,7 @@ void check_optimizer(const torch::nn::Module& model,
     const auto groups = pieces_of_groups(parameters, optimizer);
     for (const size_t g : indices_of(groups))
       check_names(saved["groups"][g], names_of(groups[g]), g, /*in_order=*/true);
-    const std::set<std::string> used = check_fields<Kind>(entries, groups, options);
+    const StringSet used = check_fields<Kind>(entries, groups, options);
     // State that is left over belongs to another optimizer or another model.
     for (const auto& [name, entry] : entries) {
       if (!used.contains(name))

@@ -5,12 +5,12 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/refusal.h"
@@ -51,8 +51,8 @@ NamedTensors tensors_of_file(const torch::nn::Module& model, const SaveWeightsOp
   NamedTensors out;
   Tensors written;
   for (const auto& [name, tensor] : model_tensors(model)) {
-    const bool is_written = std::ranges::any_of(
-        written, [&tensor = tensor](const Tensor& other) { return other.is_same(tensor); });
+    const bool is_written =
+        any_of(written, [&tensor = tensor](const Tensor& other) { return other.is_same(tensor); });
     if (is_written || (options.only && !options.only(name)))
       continue;
     written.push_back(tensor);

@@ -7,7 +7,6 @@
 #include <ATen/ops/empty_like.h>
 
 #include <cstdio>
-#include <set>
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -49,7 +48,7 @@ SavedTensors::SavedTensors(
 
 // An optimizer's tensors have the parameter's name and a field behind it.
 TensorEntries SavedTensors::entries(const TensorPieces& pieces) const {
-  std::set<std::string> own_names;
+  StringSet own_names;
   for (const TensorPiece& piece : pieces)
     if (reads_own(piece))
       own_names.insert(piece.name);

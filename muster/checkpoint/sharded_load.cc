@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -190,7 +191,7 @@ void check_nothing_left(const TensorPieces& pieces,
     for (const std::string& alias : piece.aliases)
       names += alias + '\n';
   }
-  std::set<std::string> known;
+  StringSet known;
   for (const std::string& theirs : group.all_gather_bytes(names, "tensors of a model"))
     for (const std::string& name : split(theirs, '\n'))
       known.insert(name);
@@ -213,7 +214,7 @@ void tell_of_means(const SavedTensors& model,
                    int ranks) {
   const int owners = std::max(model.owners(), optimizer.owners());
   const TensorPieces& mine = state.optimizer ? state.optimizer->parameters : state.model;
-  const bool is_own = std::ranges::any_of(mine, &TensorPiece::is_own);
+  const bool is_own = any_of(mine, &TensorPiece::is_own);
   if (owners == 0 || (is_own && owners == ranks))
     return;
   log(LogLevel::info,
@@ -367,8 +368,8 @@ std::optional<Manifest> manifest_if_whole(const std::string& path,
 }  // namespace
 
 bool is_sharded(const Manifest& manifest) {
-  return std::ranges::any_of(
-      manifest.files, [](const WrittenFile& file) { return file.name.starts_with("model-"); });
+  return any_of(manifest.files,
+                [](const WrittenFile& file) { return file.name.starts_with("model-"); });
 }
 
 std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory,

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
@@ -155,9 +156,7 @@ class WritingPlan {
     }
   }
 
-  const std::vector<size_t>& chosen(int rank, const std::string& list) {
-    return chosen_[rank][list];
-  }
+  const Indices& chosen(int rank, const std::string& list) { return chosen_[rank][list]; }
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -193,12 +192,12 @@ class WritingPlan {
   }
 
   std::vector<uint64_t> loads_;  // bytes that each rank writes
-  std::vector<std::map<std::string, std::vector<size_t>>> chosen_;
+  std::vector<std::map<std::string, Indices>> chosen_;
   uint64_t bytes_ = 0;
 };
 
 // Returns the pieces at these places of the list.
-TensorPieces chosen_of(const TensorPieces& pieces, const std::vector<size_t>& places) {
+TensorPieces chosen_of(const TensorPieces& pieces, const Indices& places) {
   return mapped(places, [&](const size_t place) { return pieces[place]; });
 }
 

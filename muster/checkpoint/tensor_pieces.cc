@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -88,8 +87,7 @@ void require_each_same(const NamedTensorList& before,
 
 // The first of these names that the tensors of before do not have.
 std::optional<std::string> first_other(const Strings& names, const NamedTensorList& tensors) {
-  const auto known =
-      mapped_to<std::set<std::string>>(tensors, [](const auto& item) { return item.first; });
+  const auto known = mapped_to<StringSet>(tensors, [](const auto& item) { return item.first; });
   for (const std::string& name : names)
     if (!known.contains(name))
       return name;
@@ -186,8 +184,8 @@ TensorPieces whole_pieces(const torch::nn::Module& model) {
   TensorPieces pieces;
   for (const auto& [name, tensor] : model_tensors(model))
     pieces.push_back(whole_piece(name, tensor));
-  auto buffers = mapped_to<std::set<std::string>>(model.named_buffers(),
-                                                  [&](const auto& item) { return item.key(); });
+  auto buffers =
+      mapped_to<StringSet>(model.named_buffers(), [&](const auto& item) { return item.key(); });
   for (TensorPiece& piece : pieces)
     piece.is_buffer = buffers.contains(piece.name);
   note_model(pieces, model);

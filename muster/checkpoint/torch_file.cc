@@ -7,7 +7,6 @@
 #include <ATen/ops/from_blob.h>
 #include <caffe2/serialize/inline_container.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -139,7 +139,7 @@ class TensorsOfPickle {
   void add_call(const PickledValue& call, const std::string& name, int nested) {
     const PickledValue &function = item(call, 0), &arguments = item(call, 1);
     const auto is_one_of = [&](std::initializer_list<const char*> names) {
-      return std::ranges::any_of(names, [&](const char* one) { return function.is_global(one); });
+      return any_of(names, [&](const char* one) { return function.is_global(one); });
     };
     if (is_one_of(
             {"torch._utils _rebuild_parameter", "torch._utils _rebuild_parameter_with_state"}))

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -96,7 +97,7 @@ std::optional<WeightPlace> place_by_rows(const WeightNames& names, const std::st
 void check_weight_names(const WeightNames& names) {
   for (const WeightRow& row : names.rows) {
     const bool has_same_stars =
-        row.model.empty() || std::ranges::all_of(alternatives(row.file), [&](const auto& pattern) {
+        row.model.empty() || all_of(alternatives(row.file), [&](const auto& pattern) {
           return number_of_stars(pattern) == number_of_stars(row.model);
         });
     const bool has_plain_model = row.model.find_first_of("{}") == std::string::npos;

@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/batch_sampler.h"
@@ -25,11 +27,11 @@ namespace {
 
 // Says which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first
 // `ranks` of them, the costliest, go to one rank each, so nobody is left without.
-std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank) {
+Indices part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank) {
   auto by_cost = mapped_indices(costs.size(), std::identity());
   std::ranges::stable_sort(by_cost, std::ranges::greater(), [&](size_t i) { return costs[i]; });
   std::vector<std::pair<double, size_t>> loads(ranks);  // cost and samples of each rank
-  std::vector<size_t> mine;
+  Indices mine;
   for (const size_t k : indices_of(by_cost)) {
     // Of equal loads it is the first, on every rank alike.
     const size_t least = k < ranks ? k : std::ranges::min_element(loads) - loads.begin();
@@ -205,9 +207,9 @@ class CostBalanced : public BatchSampler {
 std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
                                             std::vector<double> costs,
                                             const CostBalancedOptions& options) {
-  const bool are_costs =
-      std::ssize(costs) == order.dataset_size &&
-      std::ranges::all_of(costs, [](double cost) { return cost >= 0 && std::isfinite(cost); });
+  const bool are_costs = std::ssize(costs) == order.dataset_size && all_of(costs, [](double cost) {
+                           return cost >= 0 && std::isfinite(cost);
+                         });
   if (!are_costs) {
     throw invalid_argument("sampler: expected ",
                            order.dataset_size,

@@ -86,7 +86,7 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
 // Shares that are refused change nothing.
 void DistributedSampler::take_shares(std::vector<int64_t> shares) {
   const bool are_shares = std::ssize(shares) == options_.num_replicas &&
-                          std::ranges::all_of(shares, [](int64_t share) { return share >= 1; });
+                          all_of(shares, [](int64_t share) { return share >= 1; });
   if (!shares.empty() && !are_shares) {
     throw invalid_argument("sampler: expected ",
                            options_.num_replicas,

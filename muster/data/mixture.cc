@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
@@ -48,7 +49,7 @@ void check_mixture(const std::vector<int64_t>& sizes,
   }
   if (std::isinf(sum_of(weights)))
     refuse_mixture("weights whose sum is finite", cat("[", join(weights, ", "), "]"));
-  if (std::ranges::all_of(weights, [](double weight) { return weight == 0; }))
+  if (all_of(weights, [](double weight) { return weight == 0; }))
     refuse_mixture("a weight above 0", cat("[", join(weights, ", "), "]"));
 }
 

@@ -10,12 +10,12 @@
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/tensor.h>
 
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <tuple>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -33,8 +33,8 @@ constexpr Refusal refuse_split{"split"};
 std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {
   const double sum = sum_of(fractions);
   constexpr double kTolerance = 1e-6;  // for fractions that were rounded
-  const bool is_right = std::ranges::all_of(fractions, [](double part) { return part >= 0; }) &&
-                        std::abs(sum - 1) <= kTolerance;
+  const bool is_right =
+      all_of(fractions, [](double part) { return part >= 0; }) && std::abs(sum - 1) <= kTolerance;
   if (!is_right)
     refuse_split("fractions of 0 or more that add to 1",
                  cat("[", join(fractions, ", "), "], which add to ", sum),
@@ -118,7 +118,7 @@ std::vector<int64_t> SplitLengths::of(int64_t size) const {
   const auto counts = counts_.empty() ? counts_of_fractions(fractions_, size) : counts_;
   const int64_t sum = sum_of(counts);
   const auto shown = cat("[", join(counts, ", "), "]");
-  if (std::ranges::any_of(counts, [](int64_t count) { return count < 1; }))
+  if (any_of(counts, [](int64_t count) { return count < 1; }))
     refuse_split(cat("parts with at least 1 of ", size, " samples"),
                  cat("parts of ", shown),
                  "make fewer or other parts");

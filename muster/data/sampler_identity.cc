@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -82,7 +83,7 @@ std::string sampler_text(const SamplerIdentity& identity, bool with_own) {
 // The table has a line for each sampler that differs in more than the rank, with the ranks that
 // have it.
 std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
-  std::vector<std::pair<std::string, std::vector<size_t>>> lines;
+  std::vector<std::pair<std::string, Indices>> lines;
   for (const size_t rank : indices_of(by_rank)) {
     const bool is_own =
         std::cmp_not_equal(by_rank[rank].rank, rank) || by_rank[rank].global_batch > 0;
@@ -90,7 +91,7 @@ std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
     auto line =
         std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == text; });
     if (line == lines.end())
-      line = lines.emplace(lines.end(), std::move(text), std::vector<size_t>());
+      line = lines.emplace(lines.end(), std::move(text), Indices());
     line->second.push_back(rank);
   }
   std::string table;

@@ -148,9 +148,8 @@ Meeting meeting_at(const GroupPaths& paths, int64_t sequence) {
   return meeting;
 }
 
-std::vector<int> ranks_of(const std::vector<const RankPath*>& paths) {
-  std::vector<int> ranks =
-      mapped(paths, [&](const RankPath* const path) { return path->view->rank; });
+Ints ranks_of(const std::vector<const RankPath*>& paths) {
+  Ints ranks = mapped(paths, [&](const RankPath* const path) { return path->view->rank; });
   std::ranges::sort(ranks);
   return ranks;
 }
@@ -213,7 +212,7 @@ std::optional<Divergence> difference_at(const GroupPaths& paths,
   return divergence_of(Divergence::Kind::never_ended, group, sequence, not_ended, ended);
 }
 
-std::string numbers_text(const std::vector<int>& ranks) {
+std::string numbers_text(const Ints& ranks) {
   constexpr size_t kMostShown = 8;
   Strings names = mapped(ranks, [&](const int rank) { return cat(rank); });
   return join_first(std::move(names), ", ", kMostShown);

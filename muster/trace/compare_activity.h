@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -24,8 +25,8 @@ struct Divergence {
   int64_t sequence = 0;     // of the collective in the group
   std::string call = {};    // the others': "all_reduce #41 f32[1000]"
   std::string theirs = {};  // of `ranks`, where it is another
-  std::vector<int> ranks = {};
-  std::vector<int> others = {};
+  Ints ranks = {};
+  Ints others = {};
   int64_t unix_ns = 0;  // when the first of the others began it
   // The span that the first of `ranks` was in when it was last seen, and its last call.
   std::string where = {};

@@ -7,6 +7,7 @@
 #include <optional>
 #include <system_error>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -38,7 +39,7 @@ bool is_plain_number(const std::string& text) {
 
 bool is_place(const std::string& text) {
   const Strings numbers = split(text, '/');
-  return numbers.size() == 2 && std::ranges::all_of(numbers, is_plain_number);
+  return numbers.size() == 2 && all_of(numbers, is_plain_number);
 }
 
 }  // namespace

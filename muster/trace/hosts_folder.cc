@@ -6,12 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <filesystem>
 #include <system_error>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/file_age.h"
@@ -100,7 +100,7 @@ std::string to_text(const LateRequest& request) {
 }
 
 std::optional<LateRequest> late_request_from(const std::string& text) {
-  std::vector<int> numbers;
+  Ints numbers;
   for (const std::string& word : split(trim(text), ' ')) {
     const auto number = parse_count(word);
     if (!number)
@@ -143,7 +143,7 @@ std::vector<LateRequest> take_late_requests(const std::string& run_dir) {
 
 void remove_host_samples(const std::string& run_dir) {
   const std::vector<fs::path> paths = paths_in(hosts_folder(run_dir));
-  const bool has_copies = std::ranges::any_of(paths, is_folder_of_copies);
+  const bool has_copies = any_of(paths, is_folder_of_copies);
   for (const fs::path& path : paths) {
     const bool is_launch_of_copies = has_copies && path.filename() == "launch";
     std::error_code failed;

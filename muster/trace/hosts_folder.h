@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -43,7 +44,7 @@ Strings fresh_host_samples(const std::string& run_dir);
 // Ranks by their activity files, RUN_DIR/activity/<attempt>/<rank>.
 struct LateRequest {
   int attempt = 0;
-  std::vector<int> ranks = {};
+  Ints ranks = {};
   bool operator==(const LateRequest&) const = default;
 };
 

@@ -14,11 +14,11 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/late_ranks.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/trace/activity.h"
@@ -82,7 +82,7 @@ class LateTeller {
     return teller;
   }
 
-  void begin(const std::vector<int>& late) {
+  void begin(const Ints& late) {
     const std::lock_guard lock(mutex_);
     if (busy_ || ended_)
       return;
@@ -112,13 +112,13 @@ class LateTeller {
   }
 
   // The ranks that are on this host are told of here, the others where they are.
-  static void tell_all(const std::vector<int>& late) {
+  static void tell_all(const Ints& late) {
     const Activity* const own = Activity::get();
     if (own == nullptr)
       return;
     const std::filesystem::path path = own->path();  // RUN_DIR/activity/ATTEMPT/RANK
     const std::filesystem::path folder = path.parent_path();
-    std::vector<int> elsewhere;
+    Ints elsewhere;
     for (size_t i = 0; i < std::min(late.size(), kMostDescribed); ++i) {
       if (is_here(folder / cat(late[i])))
         tell(folder / cat(late[i]));
@@ -164,7 +164,7 @@ class LateTeller {
 std::atomic<bool> g_names_are_the_jobs = false;
 
 // A group of all ranks has the job's numbers in any case.
-void tell_of_ranks(const std::vector<int>& late, const std::vector<int>& came) {
+void tell_of_ranks(const Ints& late, const Ints& came) {
   const Activity* const own = Activity::get();
   if (own == nullptr)
     return;

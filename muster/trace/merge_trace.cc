@@ -18,6 +18,7 @@
 #include <system_error>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -304,7 +305,7 @@ int64_t first_event_of(const std::string& path) {
 // What all files together say is gathered in `merged`, `ranks` and `unmeasured`.
 void note_file(MergedTrace& merged,
                std::set<int>& ranks,
-               std::set<std::string>& unmeasured,
+               StringSet& unmeasured,
                const EventHeader& header) {
   ranks.insert(header.rank);
   merged.world_size = std::max(merged.world_size, header.world_size);
@@ -326,7 +327,7 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir,
     return std::nullopt;
   MergedTrace merged{.path = cat(run_dir, "/", name), .ranks = {}};
   std::set<int> ranks;
-  std::set<std::string> unmeasured;  // hosts, of which one is the measure
+  StringSet unmeasured;  // hosts, of which one is the measure
   QuotedTexts quoted;
   TraceWriter writer(merged.path);
   for (const fs::path& file : files) {

@@ -7,7 +7,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -15,7 +16,7 @@ struct MergedTrace {
   std::string path;
   int64_t events = 0;
   int64_t lost = 0;            // that ranks had no room for
-  std::vector<int> ranks;      // whose files were there
+  Ints ranks;                  // whose files were there
   int world_size = 0;          // of the job: of the others' files nothing is known
   int64_t uncertainty_ns = 0;  // of the clocks of other hosts; -1: of one nobody has measured it
 };

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -189,7 +188,7 @@ std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid) {
   char program[4096] = {};
   if (::readlink(cat("/proc/", pid, "/exe").c_str(), program, sizeof(program) - 1) > 0)
     name_by_addr2line(program, frames);
-  std::set<std::string> others;
+  StringSet others;
   for (const NamedFrame& frame : frames) {
     if (!frame.is_known_here && frame.file != program && is_worth_addr2line(frame.file))
       others.insert(frame.file);

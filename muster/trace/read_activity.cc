@@ -16,6 +16,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
 #include "muster/base/host_identity.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
@@ -147,16 +148,15 @@ std::optional<int> number_of(const std::filesystem::path& path) {
 }
 
 // Other names, such as those of stacks, are left out.
-std::vector<int> numbers_in(const std::filesystem::path& folder) {
-  std::vector<int> numbers =
-      mapped_some(paths_in(folder), [&](const auto& path) { return number_of(path); });
+Ints numbers_in(const std::filesystem::path& folder) {
+  Ints numbers = mapped_some(paths_in(folder), [&](const auto& path) { return number_of(path); });
   std::ranges::sort(numbers);
   return numbers;
 }
 
 // The last attempt that a rank has left a file of.
 std::optional<int> last_attempt_in(const std::filesystem::path& folder) {
-  std::vector<int> attempts = numbers_in(folder);
+  Ints attempts = numbers_in(folder);
   while (!attempts.empty() && numbers_in(folder / cat(attempts.back())).empty())
     attempts.pop_back();
   return attempts.empty() ? std::nullopt : std::optional<int>(attempts.back());

@@ -6,7 +6,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -17,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_layout.h"
@@ -48,8 +48,8 @@ class SteadyCopy {
 
   std::string take() {
     Copies copies = read_three_times(0, kActivityBytes + 1);
-    const bool are_whole = std::ranges::all_of(
-        copies, [](const std::string& copy) { return copy.size() == kActivityBytes; });
+    const bool are_whole =
+        all_of(copies, [](const std::string& copy) { return copy.size() == kActivityBytes; });
     if (!are_whole)
       return std::move(copies[1]);
     for (size_t i = 0; i < kActivityThreads; ++i)
@@ -104,8 +104,8 @@ class SteadyCopy {
       return;
     for (int look = 0; look < kLooksAtOnce || nap(); ++look) {
       const Copies again = read_three_times(offset, sizeof(Record));
-      const bool are_whole = std::ranges::all_of(
-          again, [](const std::string& copy) { return copy.size() == sizeof(Record); });
+      const bool are_whole =
+          all_of(again, [](const std::string& copy) { return copy.size() == sizeof(Record); });
       if (are_whole && is_steady<Record>(again, 0)) {
         copies[1].replace(offset, sizeof(Record), again[1]);
         return;

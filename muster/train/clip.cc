@@ -6,8 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/optim/parts.h"
@@ -42,7 +41,7 @@ void refuse_any(const char* call,
                 const Tensors& parameters,
                 bool (*is_so)(const Tensor&),
                 const char* rule) {
-  if (std::ranges::any_of(parameters, is_so))
+  if (any_of(parameters, is_so))
     throw failed_precondition(call, ": expected ", rule);
 }
 

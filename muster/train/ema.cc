@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -106,9 +107,9 @@ void follow_device(const Tensor& average, const Tensor& weight) {
 }
 
 // Weights that may share memory, because they lie in one storage.
-std::vector<std::vector<size_t>> by_storage(const Tensors& weights) {
+std::vector<Indices> by_storage(const Tensors& weights) {
   std::unordered_map<const c10::StorageImpl*, size_t> places;
-  std::vector<std::vector<size_t>> groups;
+  std::vector<Indices> groups;
   for (const size_t i : indices_of(weights)) {
     const auto* const storage = weights[i].storage().unsafeGetStorageImpl();
     const auto [place, is_new] = places.emplace(storage, groups.size());
@@ -254,7 +255,7 @@ void Ema::end_swap() {
 void Ema::exchange() {
   const at::NoGradGuard no_grad;
   aside_.resize(weights_.size());
-  for (const std::vector<size_t>& together : by_storage(weights_)) {
+  for (const Indices& together : by_storage(weights_)) {
     Tensors before = mapped(together, [&](const size_t i) { return weights_[i].clone(); });
     for (const size_t j : indices_of(together))
       exchange_one(together[j], before[j]);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
@@ -323,7 +324,7 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
     Tensor loss = loss_of(inputs_);
     return {.loss = loss, .shown = loss};
   });
-  if (!std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out)) {
+  if (!all_of(device_steps_, &optim::DeviceStep::can_leave_out)) {
     throw failed_precondition(
         "gradients or options that one kernel does not take (sparse, complex, SGD's dampening)");
   }

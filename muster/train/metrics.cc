@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "muster/base/byte_reader.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
@@ -66,8 +67,8 @@ std::string share_name(size_t category) {
 }
 
 bool is_time_share(const std::string& name) {
-  return std::ranges::any_of(std::views::iota(size_t{0}, std::tuple_size_v<CategorySeconds>),
-                             [&](size_t i) { return name == share_name(i); });
+  return any_of(std::views::iota(size_t{0}, std::tuple_size_v<CategorySeconds>),
+                [&](size_t i) { return name == share_name(i); });
 }
 
 // Throws: invalid_argument for a count that is none.
@@ -93,7 +94,7 @@ std::string names_in(const std::string& message) {
 }  // namespace
 
 bool MetricValues::contains(const std::string& name) const {
-  return std::ranges::any_of(values_, [&](const auto& value) { return value.first == name; });
+  return any_of(values_, [&](const auto& value) { return value.first == name; });
 }
 
 double MetricValues::operator[](const std::string& name) const {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/optim/parts.h"
@@ -132,7 +133,7 @@ Tensor Precision::inverse_scale() const {
 
 // Gradients that are divided twice would be too small, without an error.
 bool Precision::is_unscaled(const Tensor& parameter) const {
-  return std::ranges::any_of(unscaled_, [&](const Unscaled& lot) {
+  return any_of(unscaled_, [&](const Unscaled& lot) {
     return lot.parameters.contains(parameter.unsafeGetTensorImpl());
   });
 }
@@ -149,7 +150,7 @@ void Precision::require_scaled(const Tensors& parameters) const {
   const bool has_others = options_.group && options_.group->size() > 1;
   if (!scales() || *is_asked_ || has_others)
     return;
-  const bool has_fresh = std::ranges::any_of(parameters, [this](const Tensor& parameter) {
+  const bool has_fresh = any_of(parameters, [this](const Tensor& parameter) {
     return parameter.grad().defined() && !is_unscaled(parameter);
   });
   if (!has_fresh)
@@ -178,14 +179,14 @@ void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGr
   if (fresh.empty())
     return;
   std::optional<ProcessGroup> ranks = group ? group : options_.group;
-  if (!ranks && std::ranges::any_of(fresh, is_seen_by_this_rank_alone)) {
+  if (!ranks && any_of(fresh, is_seen_by_this_rank_alone)) {
     throw failed_precondition(
         "precision: expected the group of the ranks that share the model out, got none, so "
         "that ranks would disagree about infinities in their parts; set "
         "PrecisionOptions::group, or pass it to unscale");
   }
   const auto gradients = gradient_values(fresh);
-  const bool has_half = std::ranges::any_of(
+  const bool has_half = any_of(
       gradients, [](const Tensor& gradient) { return gradient.scalar_type() == c10::kHalf; });
   if (has_half) {
     throw invalid_argument(
@@ -203,7 +204,7 @@ void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGr
 // Lots are asked one after the other: each question waits for the device.
 bool Precision::found_nonfinite(const Tensors& parameters) const {
   for (const Unscaled& lot : unscaled_) {
-    const bool has_some = std::ranges::any_of(parameters, [&](const Tensor& parameter) {
+    const bool has_some = any_of(parameters, [&](const Tensor& parameter) {
       return lot.parameters.contains(parameter.unsafeGetTensorImpl());
     });
     if (!has_some)
@@ -235,7 +236,7 @@ bool Precision::step(torch::optim::Optimizer& optimizer) {
 }
 
 void Precision::update() {
-  const bool is_bad = std::ranges::any_of(unscaled_, &Unscaled::is_known_bad);
+  const bool is_bad = any_of(unscaled_, &Unscaled::is_known_bad);
   const bool is_hopeless = is_bad && is_at_floor();
   update_scale();
   if (is_hopeless)

@@ -11,6 +11,7 @@
 
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -38,7 +39,7 @@ Rebalance::Rebalance(ProcessGroup group,
                      std::vector<int64_t> shares,
                      const RebalanceOptions& options)
     : group_(std::move(group)), options_(options), search_(shares, options.at_least) {
-  const bool all_have_some = std::ranges::all_of(shares, [](int64_t share) { return share >= 1; });
+  const bool all_have_some = all_of(shares, [](int64_t share) { return share >= 1; });
   if (!all_have_some || std::ssize(shares) != group_.size() || options_.every < 1) {
     throw invalid_argument(
         "batch shares: expected ",

@@ -10,6 +10,7 @@
 #include <queue>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -70,7 +71,7 @@ double in_ms(double seconds) {
 
 std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample, int64_t sum) {
   const int64_t ranks = std::ssize(seconds_a_sample);
-  const bool are_times = std::ranges::all_of(
+  const bool are_times = all_of(
       seconds_a_sample, [](double seconds) { return std::isfinite(seconds) && seconds > 0; });
   if (!are_times || ranks == 0 || sum < ranks) {
     throw invalid_argument(

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -101,9 +102,8 @@ std::optional<ProcessGroup> group_of(const StepModels& models) {
 
 // Whether a wrapped model leaves the parameter's gradient to each rank.
 bool is_ignored(const StepModels& models, const Tensor& parameter) {
-  return std::ranges::any_of(models.reducers(), [&](const GradientReducer* reducer) {
-    return reducer->ignores(parameter);
-  });
+  return any_of(models.reducers(),
+                [&](const GradientReducer* reducer) { return reducer->ignores(parameter); });
 }
 
 // Whether the model has gradients that no reduction has made equal on all ranks. Inside of the
@@ -114,7 +114,7 @@ bool keeps_gradients_of_this_rank(const StepModel& model) {
     return false;
   if (!reducer->reduces() || !reducer->has_local_gradients())
     return false;
-  return std::ranges::any_of(model.module().parameters(), [&](const Tensor& parameter) {
+  return any_of(model.module().parameters(), [&](const Tensor& parameter) {
     return parameter.grad().defined() && !reducer->ignores(parameter);
   });
 }
@@ -325,8 +325,8 @@ bool is_cleared(const Tensor& parameter) {
 // nobody has touched them, nothing is asked of the device.
 void TrainStep::check_kept() const {
   const bool had_gradients =
-      std::ranges::any_of(left_, [](const Mark& mark) { return mark.version != kNoGradient; });
-  if (!had_gradients || marks() == left_ || !std::ranges::all_of(parameters_, is_cleared))
+      any_of(left_, [](const Mark& mark) { return mark.version != kNoGradient; });
+  if (!had_gradients || marks() == left_ || !all_of(parameters_, is_cleared))
     return;
   throw failed_precondition(
       "train step: expected the gradients of the step's earlier micro-batches after "

@@ -3,10 +3,10 @@
 // each rank alone.
 #include "muster/train/step_arguments.h"
 
-#include <algorithm>
 #include <set>
 #include <string>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/live_reducers.h"
@@ -40,8 +40,8 @@ ParameterSet wrapped_parameters(const StepModels& models) {
 // Whether a model is sharded. A rank may then have no piece of the parameters that one optimizer
 // steps on.
 bool has_divided_gradients(const StepModels& models) {
-  return std::ranges::any_of(models, [](const StepModel& model) {
-    return std::ranges::any_of(model.module().parameters(), optim::has_divided_gradient);
+  return any_of(models, [](const StepModel& model) {
+    return any_of(model.module().parameters(), optim::has_divided_gradient);
   });
 }
 
@@ -73,7 +73,7 @@ void check_trains_models(const StepModels& models, const Optimizers& optimizers)
   for (torch::optim::Optimizer* optimizer : optimizers) {
     const auto parameters = parameters_of(*optimizer);
     const bool may_be_empty = parameters.empty() && has_divided_gradients(models);
-    if (!may_be_empty && std::ranges::none_of(parameters, is_of_models)) {
+    if (!may_be_empty && none_of(parameters, is_of_models)) {
       throw invalid_argument(
           "train step: expected optimizers of the models' parameters, got ",
           plural(parameters.size(), "parameter"),
@@ -87,7 +87,7 @@ void check_trains_models(const StepModels& models, const Optimizers& optimizers)
 
 bool are_all_wrapped(const StepModels& models, const Tensors& parameters) {
   const ParameterSet wrapped = wrapped_parameters(models);
-  return std::ranges::all_of(parameters, [&](const Tensor& parameter) {
+  return all_of(parameters, [&](const Tensor& parameter) {
     return wrapped.contains(parameter.unsafeGetTensorImpl());
   });
 }
@@ -116,7 +116,7 @@ void check_reduced(const StepModels& models, const Tensors& parameters, int rank
 // The norm of one rank's part is not that of the gradients, and whether they are finite is for all
 // ranks to say.
 void check_divided(const Tensors& parameters, const TrainStepOptions& options) {
-  if (std::ranges::none_of(parameters, optim::has_divided_gradient))
+  if (none_of(parameters, optim::has_divided_gradient))
     return;
   if (options.clip_norm) {
     throw invalid_argument(
@@ -132,7 +132,7 @@ void check_divided(const Tensors& parameters, const TrainStepOptions& options) {
 
 // The ranks of a divided layer have other parts of it, and all else alike.
 void check_layer_parts(const Tensors& parameters, const TrainStepOptions& options) {
-  if (std::ranges::none_of(parameters, optim::is_layer_part))
+  if (none_of(parameters, optim::is_layer_part))
     return;
   if (options.clip_norm) {
     throw invalid_argument(
@@ -163,10 +163,9 @@ void check_way_back(const TrainStepOptions& options) {
 // Such a schedule would change another step's rates as often as this one steps.
 void check_schedules(const Several<Schedule>& schedules, const Optimizers& optimizers) {
   for (Schedule* const schedule : schedules) {
-    const bool is_of_these =
-        std::ranges::any_of(optimizers, [&](const torch::optim::Optimizer* optimizer) {
-          return optimizer == &schedule->optimizer();
-        });
+    const bool is_of_these = any_of(optimizers, [&](const torch::optim::Optimizer* optimizer) {
+      return optimizer == &schedule->optimizer();
+    });
     if (is_of_these)
       continue;
     throw invalid_argument(

@@ -4,11 +4,11 @@
 // (LateFindings).
 #include <ATen/Functions.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -49,7 +49,7 @@ bool TrainStep::decides_late() const {
     if (!device.is_cuda() || parameter.device() != device)
       return false;
   }
-  return has_gradients && std::ranges::all_of(device_steps_, &optim::DeviceStep::can_leave_out);
+  return has_gradients && all_of(device_steps_, &optim::DeviceStep::can_leave_out);
 }
 
 // The loss of a GPU is told when the GPU has come to it. What the GPU has decided is news for a
@@ -139,7 +139,7 @@ bool TrainStep::agree_on_nonfinite(Tensor found) {
 bool TrainStep::ranks_find_the_same() const {
   if (options_.group || options_.unreduced || !all_are_averaged_)
     return false;
-  return std::ranges::all_of(models_, [&](const StepModel& model) {
+  return all_of(models_, [&](const StepModel& model) {
     GradientReducer* const reducer = model.reducer();
     if (reducer == nullptr)
       return true;

@@ -4,14 +4,13 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
@@ -152,7 +151,7 @@ std::vector<WrittenFile> files_in(const json& document, const std::string& name)
     refuse_manifest(name, cat("a list of files, at most ", kMaxFiles, ","), files.dump());
   // Names are checked before any of the files is opened.
   std::vector<WrittenFile> records;
-  std::set<std::string> names;
+  StringSet names;
   for (const auto& file : files) {
     if (!file.is_object())
       refuse_manifest(name, "a file's record", file.dump());
@@ -178,7 +177,7 @@ uint64_t size_of_file(const std::string& path) {
 }  // namespace
 
 bool is_in(const std::vector<SerialRange>& ranges, int64_t serial) {
-  return std::ranges::any_of(ranges, [&](const SerialRange& range) {
+  return any_of(ranges, [&](const SerialRange& range) {
     return serial > range.after && serial <= range.until;
   });
 }

@@ -8,7 +8,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -146,8 +145,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   std::string tensor_;
   TensorEntry entry_;
   int offsets_ = 0;
-  std::set<std::string> names_;
-  std::set<std::string> keys_;
+  StringSet names_;
+  StringSet keys_;
 };
 
 // Returns the bits of a tensor, or nothing if they overflow.

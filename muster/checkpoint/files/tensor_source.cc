@@ -2,11 +2,11 @@
 // that are wanted in each piece, and copies the stretches that both have.
 #include "muster/checkpoint/files/tensor_source.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/mapped.h"
@@ -161,7 +161,7 @@ void TensorSource::add_piece(const std::string& name, const TensorEntry& kind, S
       tensors_.try_emplace(name, StoredTensor{.kind = kind, .pieces = {}}).first->second;
   if (!stored.kind.same_kind(kind))
     refuse_pieces(path, name, cat(to_string(kind), " beside ", to_string(stored.kind)));
-  const bool overlaps = std::ranges::any_of(stored.pieces, [&](const StoredPiece& other) {
+  const bool overlaps = any_of(stored.pieces, [&](const StoredPiece& other) {
     return !common_elements(other.elements, piece.elements).empty();
   });
   if (overlaps)

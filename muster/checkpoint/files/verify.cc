@@ -54,10 +54,8 @@ std::vector<VerifiedFile> verify_manifest(const std::string& path, const OnBytes
   return rows;
 }
 
-using Tensors = std::set<std::string>;
-
 // Checks that the head keeps its own rules, and that the tensors that an index promises are there.
-void verify_head(const std::string& path, const Tensors& promised) {
+void verify_head(const std::string& path, const StringSet& promised) {
   const SafetensorsHeader header = SafetensorsFile(path).header();
   for (const std::string& tensor : promised) {
     if (header.tensors.contains(tensor))
@@ -75,7 +73,7 @@ void verify_head(const std::string& path, const Tensors& promised) {
 // A hub's file has no checksum; its head says how long it must be.
 VerifiedFile verified_by_head(const std::string& folder,
                               const std::string& name,
-                              const Tensors& promised) {
+                              const StringSet& promised) {
   const std::string path = cat(folder, "/", name);
   return {.checkpoint = folder,
           .file = name,
@@ -86,7 +84,7 @@ VerifiedFile verified_by_head(const std::string& folder,
 
 // Verifies a hub's folder: its index, and each file that the index names.
 std::vector<VerifiedFile> verify_index(const std::string& folder) {
-  std::map<std::string, Tensors> promised;  // by file
+  std::map<std::string, StringSet> promised;  // by file
   const std::string problem = problem_of([&] {
     for (const auto& [tensor, file] : read_weight_index(folder))
       promised[file].insert(tensor);

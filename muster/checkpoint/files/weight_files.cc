@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -38,7 +37,7 @@ constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
 
 // Returns the files of an index, each once.
 Strings indexed_files(const std::string& folder) {
-  std::set<std::string> names;
+  StringSet names;
   for (const auto& [tensor, file] : read_weight_index(folder))
     names.insert(file);
   return mapped(names, [&](const std::string& name) { return cat(folder, "/", name); });

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
@@ -80,7 +81,7 @@ SavedState generator_states(ProcessGroup& group) {
     devices.push_back(of_rank.substr(cpu.size()));
   }
   const bool has_any_device =
-      std::ranges::any_of(devices, [](const std::string& bytes) { return !bytes.empty(); });
+      any_of(devices, [](const std::string& bytes) { return !bytes.empty(); });
   SavedState state;
   state.tensors["cpu"] = rows_of(cpus);
   if (has_any_device)

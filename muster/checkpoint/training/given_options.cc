@@ -2,8 +2,6 @@
 // changed one and resumes would otherwise not see that it is ignored.
 #include "muster/checkpoint/training/given_options.h"
 
-#include <set>
-
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -21,7 +19,7 @@ GivenOptions::GivenOptions(const std::vector<TrainedModels::NamedOptimizer>& opt
 void GivenOptions::tell_differences() const {
   for (size_t i = 0; i < optimizers_.size(); ++i) {
     const auto now = options_of_groups(*optimizers_[i].second);
-    std::set<std::string> told;
+    StringSet told;
     for (const size_t g : indices_of(now)) {
       for (const auto& [name, value] : now[g]) {
         const std::string& given = before_[i][g].at(name);

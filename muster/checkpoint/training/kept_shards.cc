@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/host_identity.h"
@@ -48,9 +49,9 @@ int ranks_of_newest(const std::vector<ToldShard>& shards) {
 
 // Returns who gives each rank its shard of a version: the rank itself, if it has it. Empty if
 // nobody has some rank's shard.
-std::vector<int> givers_of(const std::vector<ToldShard>& shards, int64_t version, int size) {
+Ints givers_of(const std::vector<ToldShard>& shards, int64_t version, int size) {
   constexpr int kNobody = -1;
-  std::vector<int> givers(size, kNobody);
+  Ints givers(size, kNobody);
   for (const ToldShard& shard : shards) {
     if (shard.version != version || shard.world_size != size || shard.rank >= size)
       continue;
@@ -66,14 +67,14 @@ std::vector<int> givers_of(const std::vector<ToldShard>& shards, int64_t version
 // A version, and who gives each rank its shard of it.
 struct WholeVersion {
   int64_t version = -1;
-  std::vector<int> givers = {};
+  Ints givers = {};
 };
 
 // Returns the newest version of which every rank's shard is somewhere, if there is one.
 std::optional<WholeVersion> newest_whole(const std::vector<ToldShard>& shards, int size) {
   auto versions = mapped_to<std::set<int64_t, std::greater<>>>(shards, &ToldShard::version);
   for (const int64_t version : versions) {
-    const std::vector<int> givers = givers_of(shards, version, size);
+    const Ints givers = givers_of(shards, version, size);
     if (!givers.empty())
       return WholeVersion{.version = version, .givers = givers};
   }
@@ -164,7 +165,7 @@ const KeptShards::Shard* KeptShards::shard_of(int rank, int64_t version) const {
 }
 
 // Returns this rank's shard. Every rank that lacks its own gets it, one rank after the other.
-KeptShards::Shard KeptShards::received(const std::vector<int>& givers,
+KeptShards::Shard KeptShards::received(const Ints& givers,
                                        int64_t version,
                                        ProcessGroup& group) const {
   const int rank = group.rank();

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/training/kept_state.h"
@@ -47,7 +47,7 @@ class KeptShards {
   };
   const Shard* shard_of(int rank, int64_t version) const;
   std::string told() const;
-  Shard received(const std::vector<int>& givers, int64_t version, ProcessGroup& group) const;
+  Shard received(const Ints& givers, int64_t version, ProcessGroup& group) const;
 
   std::array<Kept, 2> kept_;
   int ranks_then_ = 0;

@@ -68,7 +68,7 @@ std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates&
   if (newest == kNone)
     return std::nullopt;
   std::optional<int> source;
-  std::vector<int> others;
+  Ints others;
   for (int rank = 0; rank < group.size(); ++rank) {
     if (versions[rank] != newest)
       others.push_back(rank);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/env.h"
+#include "muster/base/lists.h"
 #include "muster/checkpoint/image.h"
 #include "muster/comm/process_group.h"
 
@@ -65,8 +66,8 @@ class KeptStates {
 
 // The place of a kept state.
 struct KeptWhere {
-  int source = 0;           // the first rank with the newest state
-  std::vector<int> others;  // the ranks without it
+  int source = 0;  // the first rank with the newest state
+  Ints others;     // the ranks without it
 };
 
 // The state as rank 0 had it: the start for a rank that is new or had another number, or after the

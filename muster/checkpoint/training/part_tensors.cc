@@ -78,8 +78,8 @@ bool has_part(const ReadParts& read, const std::string& part) {
 }
 
 // The number without a name makes "numbers/ema/" a name in the file.
-std::set<std::string> parts_in(const TensorEntries& saved) {
-  std::set<std::string> parts;
+StringSet parts_in(const TensorEntries& saved) {
+  StringSet parts;
   for (const auto& [name, entry] : saved)
     if (name.starts_with(kNumbers) && name.ends_with('/'))
       parts.insert(name.substr(kNumbers.size(), name.size() - kNumbers.size() - 1));

@@ -2,9 +2,9 @@
 // "numbers/ema/updates", "texts/metrics/name 0". Used only by Checkpoints.
 #pragma once
 
-#include <set>
 #include <string>
 
+#include "muster/base/strings.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/optimizer_state.h"
 #include "muster/checkpoint/saved_state.h"
@@ -24,7 +24,7 @@ SavedState read_part(const ReadParts& read, const std::string& part, const Named
 bool has_part(const ReadParts& read, const std::string& part);
 
 // The names of the parts in a file.
-std::set<std::string> parts_in(const TensorEntries& saved);
+StringSet parts_in(const TensorEntries& saved);
 
 // Whether the file has this number of a part.
 bool has_number(const TensorEntries& saved, const std::string& part, const std::string& number);

@@ -2,10 +2,10 @@
 // each Checkpoints forgets its own at its end.
 #include "muster/checkpoint/training/resumed_objects.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
@@ -49,8 +49,7 @@ void ResumedObjects::warn_if_left_out(const std::string& kind,
     for (const auto& [checkpoints, training] : trainings_) {
       if (training.parts.contains(part))
         return;
-      if (std::ranges::any_of(
-              of, [&](const void* object) { return training.restored.contains(object); }))
+      if (any_of(of, [&](const void* object) { return training.restored.contains(object); }))
         step = training.step;
     }
   }

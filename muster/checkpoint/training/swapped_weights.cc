@@ -3,9 +3,10 @@
 
 #include <c10/core/Storage.h>
 
-#include <algorithm>
 #include <map>
 #include <mutex>
+
+#include "muster/base/contains.h"
 
 namespace muster {
 
@@ -43,8 +44,8 @@ bool is_swapped(const Tensor& tensor) {
     return false;
   auto& swapped = SwappedStorages::instance();
   const std::lock_guard lock(swapped.mutex);
-  return std::ranges::any_of(swapped.by_owner, [&](const auto& owned) {
-    return std::ranges::any_of(owned.second, [&](const c10::Storage& storage) {
+  return any_of(swapped.by_owner, [&](const auto& owned) {
+    return any_of(owned.second, [&](const c10::Storage& storage) {
       return storage.is_alias_of(tensor.storage());
     });
   });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -18,7 +19,7 @@ namespace {
 // The lists are short: a training has a few models.
 template <class Named>
 bool has_name(const std::vector<Named>& all, const std::string& name) {
-  return std::ranges::any_of(all, [&](const Named& one) { return one.first == name; });
+  return any_of(all, [&](const Named& one) { return one.first == name; });
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ void Training::add(std::unique_ptr<TrainingPart> part) {
 }
 
 bool Training::is_part(const std::string& name) const {
-  return std::ranges::any_of(parts_, [&](const auto& part) { return part->name() == name; });
+  return any_of(parts_, [&](const auto& part) { return part->name() == name; });
 }
 
 bool Training::is_fresh(const std::string& name) const {
@@ -105,7 +105,7 @@ ShardedState Training::sharded_state(bool may_begin_anew) {
 // Ranks that each have their own model also have their own averages of it.
 std::vector<ShardedState::Part> Training::parts_in_pieces(const TensorPieces& model,
                                                           bool may_begin_anew) const {
-  std::set<std::string> own;
+  StringSet own;
   for (const TensorPiece& piece : model)
     if (piece.is_own)
       own.insert(piece.name);
@@ -181,7 +181,7 @@ void Training::check_named_parts() const {
 // Both sides are adjusted by the options and must then be equal: a part that is silently left alone
 // would train on from nothing.
 void Training::check_parts(const TensorEntries& saved, bool may_begin_anew) const {
-  std::set<std::string> theirs = parts_in(saved), mine;
+  StringSet theirs = parts_in(saved), mine;
   for (const auto& part : parts_)
     mine.insert(part->name());
   for (const auto& [name, optimizer] : models_.optimizers())
@@ -210,7 +210,7 @@ void Training::check_parts(const TensorEntries& saved, bool may_begin_anew) cons
 
 // Precision of fp16 cannot go on from a training that had no loss scale.
 void Training::check_needed_numbers(const TensorEntries& saved, bool may_begin_anew) const {
-  const std::set<std::string> there = parts_in(saved);
+  const StringSet there = parts_in(saved);
   for (const auto& part : parts_) {
     const bool begins_anew = may_begin_anew && is_fresh(part->name());
     if (begins_anew || !there.contains(part->name()))

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <variant>
 
 #include "muster/base/error.h"
@@ -136,7 +135,7 @@ Strings csv_classes(const std::string& path, const CsvOptions& options) {
   const std::string bytes = read_data_file(path, options.max_bytes);
   const CsvText text(bytes, path, options.format, asks_by_name(options));
   const auto texts = text.texts(label_column(text, options));
-  std::set<std::string> classes(texts.begin(), texts.end());
+  StringSet classes(texts.begin(), texts.end());
   std::erase_if(classes, is_missing_in_csv);
   return {classes.begin(), classes.end()};
 }

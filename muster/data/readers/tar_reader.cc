@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/hex.h"
@@ -154,7 +155,7 @@ void TarReader::check_end() const {
   const int64_t last = *file_size_ - kTarBlockBytes;
   const bool is_read =
       last >= 0 && ::pread(file.get(), block, kTarBlockBytes, last) == kTarBlockBytes;
-  if (!is_read || !std::ranges::all_of(block, [](char c) { return c == 0; }))
+  if (!is_read || !all_of(block, [](char c) { return c == 0; }))
     fail("one without tar's end: cut short");
 }
 

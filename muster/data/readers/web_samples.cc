@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/mapped.h"
@@ -119,7 +120,7 @@ Strings expanded(const std::string& pattern) {
 // Of the compressions that TarReader reads.
 bool is_shard(const std::filesystem::path& path) {
   const std::string name = lower_case(path.filename().string());
-  return std::ranges::any_of(
+  return any_of(
       std::array{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tar.lz4"},
       [&](const char* ending) { return name.ends_with(ending); });
 }
