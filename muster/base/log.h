@@ -20,6 +20,24 @@ void log(LogLevel level, const First& first, const Second& second, const More&..
   log(level, cat(first, second, more...));
 }
 
+// The same at one level, as log_warning("rank ", 3, " waits").
+template <class... Parts>
+void log_debug(const Parts&... parts) {
+  log(LogLevel::debug, cat(parts...));
+}
+template <class... Parts>
+void log_info(const Parts&... parts) {
+  log(LogLevel::info, cat(parts...));
+}
+template <class... Parts>
+void log_warning(const Parts&... parts) {
+  log(LogLevel::warn, cat(parts...));
+}
+template <class... Parts>
+void log_error(const Parts&... parts) {
+  log(LogLevel::error, cat(parts...));
+}
+
 // The prefix of every later line, e.g. "muster" (default) or "rank 3".
 void set_log_name(const std::string& name);
 

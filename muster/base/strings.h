@@ -94,6 +94,11 @@ inline std::string join_first(Strings items, std::string_view separator, size_t 
   return cat(join(items, separator), " and ", more, " more");
 }
 
+// As messages show what somebody wrote.
+inline std::string in_quotes(std::string_view text) {
+  return cat("'", text, "'");
+}
+
 // "3 GPUs", "1 rank".
 inline std::string plural(std::integral auto count, std::string_view word) {
   return cat(count, " ", word, count == 1 ? "" : "s");

@@ -17,7 +17,7 @@ BackgroundSave::~BackgroundSave() {
   try {
     finish();
   } catch (const std::exception& error) {
-    log(LogLevel::error, "checkpoint: the previous checkpoint was not saved: ", error.what());
+    log_error("checkpoint: the previous checkpoint was not saved: ", error.what());
   }
 }
 

@@ -58,7 +58,7 @@ void remove_old(const SaveOptions& options, const std::string& saved) {
     const bool is_enough = kept >= options.keep_last;
     const bool stays = path == saved || path == own.best() || path == options.best;
     if (!damage.empty() && !is_enough)
-      log(LogLevel::warn, "checkpoint: '", path, "' is damaged and not counted: ", damage);
+      log_warning("checkpoint: '", path, "' is damaged and not counted: ", damage);
     if (is_enough && !stays) {
       remove_checkpoint(path);
     } else if (damage.empty() && !is_enough) {

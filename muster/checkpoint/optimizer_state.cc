@@ -164,7 +164,7 @@ void check_fields_of(const TensorPiece& parameter,
   // A parameter that never had a gradient has no state at all, in most optimizers.
   const bool needs_all = any || Kind::kEveryParameter;
   if (needs_all && !missing.empty())
-    refuse_optimizer(cat("'", missing[0], "'"), "no such tensor", "the checkpoint is incomplete");
+    refuse_optimizer(in_quotes(missing[0]), "no such tensor", "the checkpoint is incomplete");
 }
 
 // Checks the fields that each parameter has in the file. Returns the names that are some field's.

@@ -217,14 +217,13 @@ void tell_of_means(const SavedTensors& model,
   const bool is_own = any_of(mine, &TensorPiece::is_own);
   if (owners == 0 || (is_own && owners == ranks))
     return;
-  log(LogLevel::info,
-      "resume: ",
-      owners,
-      " ranks had their own ",
-      model.owners() > 0 ? "model and optimizer" : "optimizer",
-      "; the ",
-      ranks,
-      " that go on begin with their mean");
+  log_info("resume: ",
+           owners,
+           " ranks had their own ",
+           model.owners() > 0 ? "model and optimizer" : "optimizer",
+           "; the ",
+           ranks,
+           " that go on begin with their mean");
 }
 
 // The file of rank 0's parts, which each rank reads by itself.

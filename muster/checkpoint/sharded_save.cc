@@ -159,15 +159,14 @@ ShardedSave::~ShardedSave() {
       if (failure)
         std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      log(LogLevel::error, "checkpoint: the previous checkpoint was not saved: ", error.what());
+      log_error("checkpoint: the previous checkpoint was not saved: ", error.what());
     }
   }
   const bool has_failed = save_->failure_of_part || save_->failure_of_publishing;
   if (save_->rank == 0 && !save_->is_published && !has_failed) {
-    log(LogLevel::error,
-        "checkpoint: the previous checkpoint, of step ",
-        save_->manifest.position.step,
-        ", was not saved, since not all ranks finished it");
+    log_error("checkpoint: the previous checkpoint, of step ",
+              save_->manifest.position.step,
+              ", was not saved, since not all ranks finished it");
   }
 }
 

@@ -135,13 +135,12 @@ void TensorsOfModel::warn_of_other_buffers(const char* owner, const char* made) 
     return;
   if (const auto other = first_other(model->named_buffers().keys(), buffers_))
     std::call_once(told_, [&] {
-      log(LogLevel::warn,
-          owner,
-          ": expected a model without other buffers than it had, got '",
-          *other,
-          "' too, which is not saved; register it before ",
-          made,
-          " made, unless the model makes it anew");
+      log_warning(owner,
+                  ": expected a model without other buffers than it had, got '",
+                  *other,
+                  "' too, which is not saved; register it before ",
+                  made,
+                  " made, unless the model makes it anew");
     });
 }
 

@@ -107,8 +107,7 @@ class TensorsOfPickle {
   at::ScalarType type_of_storage(const PickledValue& id) const {
     if (const auto type = type_named(item(id, 1), &NamedType::storage))
       return *type;
-    refuse_torch_file(
-        path_, "a storage of a known type", cat("'", item(id, 1).text, "'"), kConvertIt);
+    refuse_torch_file(path_, "a storage of a known type", in_quotes(item(id, 1).text), kConvertIt);
   }
 
  private:
@@ -359,13 +358,13 @@ std::unique_ptr<WeightSource> open_archive(const std::string& path) {
   const std::string order =
       says_order ? read_record(*archive, "byteorder", path, "its byte order").text() : "little";
   if (order != "little")
-    refuse_torch_file(path, "little-endian numbers", cat("'", order, "'"));
+    refuse_torch_file(path, "little-endian numbers", in_quotes(order));
   const Pickle pickle = read_pickle(data.text(), path);
   return std::make_unique<TorchFile>(
       path,
       TensorsOfPickle(path).find(*pickle.root),
       [archive, path](const std::string& key, const std::string& of) {
-        return read_record(*archive, cat("data/", key), path, cat("'", of, "'"));
+        return read_record(*archive, cat("data/", key), path, in_quotes(of));
       });
 }
 

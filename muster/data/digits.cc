@@ -55,7 +55,7 @@ int64_t number(
     refuse(path,
            line,
            cat("a whole number from 0 to ", most, " in column ", column),
-           cat("'", escaped(text), "'"));
+           in_quotes(escaped(text)));
   }
   return *value;
 }

@@ -74,12 +74,11 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
   take_shares(options.shares);
   set_epoch(0, 0);
   if (options.drop_last && length_ < std::max<int64_t>(options.num_replicas, global_batch_)) {
-    log(LogLevel::warn,
-        "sampler: drop_last leaves every rank without samples (",
-        length_,
-        " for ",
-        options.num_replicas,
-        " ranks); turn drop_last off or use fewer ranks");
+    log_warning("sampler: drop_last leaves every rank without samples (",
+                length_,
+                " for ",
+                options.num_replicas,
+                " ranks); turn drop_last off or use fewer ranks");
   }
 }
 
@@ -129,14 +128,13 @@ void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t co
   }
   const int64_t most_repeated = std::max<int64_t>(options_.num_replicas, global_batch_);
   if (consumed_of == 0 && consumed - length_ >= most_repeated) {
-    log(LogLevel::warn,
-        "sampler: the position says that epoch ",
-        epoch,
-        " has used ",
-        plural(consumed, "sample"),
-        ", but the data set has only ",
-        length_,
-        ", so nothing of the epoch is left; see whether training began with this data set");
+    log_warning("sampler: the position says that epoch ",
+                epoch,
+                " has used ",
+                plural(consumed, "sample"),
+                ", but the data set has only ",
+                length_,
+                ", so nothing of the epoch is left; see whether training began with this data set");
   }
 }
 
@@ -229,7 +227,7 @@ EpochSamples DistributedSampler::start() {
   // One warning is enough: a shuffled epoch that repeats itself is rarely meant.
   if (epoch_started_ && order_.changes && !epoch_repeated_) {
     epoch_repeated_ = true;
-    log(LogLevel::warn,
+    log_warning(
         "sampler: epoch ",
         epoch_,
         " starts again with the same order; call sampler.set_epoch(epoch) before each epoch");

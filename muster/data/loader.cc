@@ -77,12 +77,11 @@ void BadSamples::report() {
   const int64_t count = std::ssize(all_);
   if (count == reported_)
     return;
-  log(LogLevel::warn,
-      "data loader: ",
-      plural(count - reported_, "sample"),
-      " could not be read and were left out; the "
-      "first: ",
-      first_);
+  log_warning("data loader: ",
+              plural(count - reported_, "sample"),
+              " could not be read and were left out; the "
+              "first: ",
+              first_);
   reported_ = count;
 }
 
@@ -364,12 +363,11 @@ void LoaderCore::restore(const DataPosition& position) {
   }
   sampler_->set_epoch(position.epoch, position.consumed, position.dataset_size);
   if (has_other_size) {
-    log(LogLevel::warn,
-        "data loader: training began on ",
-        plural(position.dataset_size, "sample"),
-        ", and the data set now has ",
-        size,
-        ": epochs have other samples from now on");
+    log_warning("data loader: training began on ",
+                plural(position.dataset_size, "sample"),
+                ", and the data set now has ",
+                size,
+                ": epochs have other samples from now on");
   }
   position_ = {position.epoch, position.consumed, size, position.step, order, position.samples};
 }

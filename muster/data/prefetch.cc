@@ -301,13 +301,12 @@ Prefetch::Thing Prefetch::next() {
       if (options_.timeout)
         fail_late();
       if (!std::exchange(warned, true))
-        log(LogLevel::warn,
-            "data loader: batch ",
-            next_,
-            " has not come for ",
-            kPatience.count(),
-            " s: the workers are at ",
-            places_text());
+        log_warning("data loader: batch ",
+                    next_,
+                    " has not come for ",
+                    kPatience.count(),
+                    " s: the workers are at ",
+                    places_text());
     }
   }
   stalled_ += std::chrono::steady_clock::now() - start;

@@ -71,14 +71,13 @@ Tensor checked_labels(const Tensor& labels, int64_t size, int64_t parts) {
   const int64_t least = counts.min().item<int64_t>();
   if (least < parts) {
     const int64_t rare = classes[counts.argmin().item<int64_t>()].item<int64_t>();
-    log(LogLevel::warn,
-        "split: class ",
-        rare,
-        " has ",
-        plural(least, "sample"),
-        " for ",
-        parts,
-        " parts, so not every part has one");
+    log_warning("split: class ",
+                rare,
+                " has ",
+                plural(least, "sample"),
+                " for ",
+                parts,
+                " parts, so not every part has one");
   }
   return on_cpu;
 }

@@ -43,10 +43,9 @@ void tell_of_epochs(const std::vector<int64_t>& batches) {
   Strings texts = mapped(batches, [&](const int64_t of_epoch) {
     return of_epoch > 0 ? cat(of_epoch) : "an unknown number of";
   });
-  log(LogLevel::info,
-      "zip loaders: an epoch is one of the first loader; the epochs of the loaders have ",
-      join(texts, ", "),
-      " batches, and the others go on where they are");
+  log_info("zip loaders: an epoch is one of the first loader; the epochs of the loaders have ",
+           join(texts, ", "),
+           " batches, and the others go on where they are");
 }
 
 }  // namespace muster::zipping

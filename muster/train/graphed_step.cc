@@ -112,10 +112,9 @@ GraphedStep::GraphedStep(StepModels models, Optimizers optimizers, const TrainSt
   for (optim::DeviceStep* const optimizer : device_steps_)
     optimizer->round_rates();
   if (!device_.is_cuda()) {
-    log(LogLevel::warn,
-        "GraphedStep: the model is on ",
-        device_.str(),
-        ", which has no graphs, so all steps run as TrainStep's");
+    log_warning("GraphedStep: the model is on ",
+                device_.str(),
+                ", which has no graphs, so all steps run as TrainStep's");
     return;
   }
   side_ = new_gpu_stream(device_);
@@ -243,13 +242,12 @@ Tensor GraphedStep::run_on_side(const c10::Stream& users,
   if (way == Way::begin_anew)
     forget_graph();
   if (graph_ && way == Way::as_usual && !std::exchange(told_of_fewer_, true)) {
-    log(LogLevel::info,
-        "GraphedStep: a batch of ",
-        shapes_and_types(inputs),
-        " with weight ",
-        weight,
-        " runs without the graph, on all ranks",
-        place());
+    log_info("GraphedStep: a batch of ",
+             shapes_and_types(inputs),
+             " with weight ",
+             weight,
+             " runs without the graph, on all ranks",
+             place());
   }
   const bool warms_up = !graph_ && warm_ups_ < kWarmUpSteps;
   if (warms_up || way == Way::as_usual) {

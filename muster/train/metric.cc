@@ -69,10 +69,9 @@ Tensor likeliest_classes(const Tensor& logits) {
 void warn_of_nan(double predictions) {
   static std::once_flag told;
   std::call_once(told, [&] {
-    log(LogLevel::warn,
-        "confusion matrix: expected logits that are numbers, got NaN for ",
-        predictions,
-        " labels on all ranks, which are left out; see where the model becomes NaN");
+    log_warning("confusion matrix: expected logits that are numbers, got NaN for ",
+                predictions,
+                " labels on all ranks, which are left out; see where the model becomes NaN");
   });
 }
 

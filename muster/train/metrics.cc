@@ -436,14 +436,13 @@ void Metrics::make_room(int64_t step) {
   note_cut(path_);
   if (moved == 0)
     return;
-  log(LogLevel::info,
-      "metrics: ",
-      plural(moved, "line"),
-      " after ",
-      *after,
-      " moved to '",
-      path_,
-      ".replaced', as the training takes these steps again");
+  log_info("metrics: ",
+           plural(moved, "line"),
+           " after ",
+           *after,
+           " moved to '",
+           path_,
+           ".replaced', as the training takes these steps again");
 }
 
 // Refuses names that the line has already: a reader would take the second number for the first.
@@ -472,13 +471,12 @@ void Metrics::append(int64_t step, MetricValues::Pairs line) {
     writer_.write_line(line);
   } catch (const Error& error) {
     if (lost_++ == 0)
-      log(LogLevel::warn,
-          error.message(),
-          "; training goes on, and metrics are lost until they can be written again");
+      log_warning(error.message(),
+                  "; training goes on, and metrics are lost until they can be written again");
     return;
   }
   if (lost_ > 0)
-    log(LogLevel::warn, "metrics: written again; ", plural(lost_, "line"), " were lost");
+    log_warning("metrics: written again; ", plural(lost_, "line"), " were lost");
   lost_ = 0;
 }
 
@@ -495,14 +493,13 @@ void take_steps(Strings& messages, int64_t step, bool is_main) {
     message.resize(message.size() - sizeof(theirs));
     if (is_main && theirs != step)
       std::call_once(told, [&] {
-        log(LogLevel::warn,
-            "metrics: expected all ranks at one step, got ",
-            step,
-            " on rank 0 and ",
-            theirs,
-            " on rank ",
-            rank,
-            "; the line has the means over both: write on every rank in the same steps");
+        log_warning("metrics: expected all ranks at one step, got ",
+                    step,
+                    " on rank 0 and ",
+                    theirs,
+                    " on rank ",
+                    rank,
+                    "; the line has the means over both: write on every rank in the same steps");
       });
   }
 }
@@ -556,7 +553,7 @@ void Metrics::warn_of_second_line(int64_t step, const MetricValues& values) {
   written_names_ = std::move(names);
   if (!is_second || std::exchange(has_warned_of_second_line_, true) || group_.rank() != 0)
     return;
-  log(LogLevel::warn,
+  log_warning(
       "metrics: expected write_every once a step, got step ",
       step,
       " again, so that it has two lines; call it after the step's last batch: if (!batch.last) "

@@ -78,12 +78,11 @@ void Rebalance::load_state(const SavedState& state) {
   const std::vector<int64_t> found(first, first + saved.numel());
   if (std::ssize(found) != group_.size() || sum_of(found) != sum_of(shares())) {
     if (group_.rank() == 0) {
-      log(LogLevel::warn,
-          "batch shares: [",
-          join(found, ", "),
-          "] were saved for other ranks or another global batch; [",
-          join(shares(), ", "),
-          "] stay in use");
+      log_warning("batch shares: [",
+                  join(found, ", "),
+                  "] were saved for other ranks or another global batch; [",
+                  join(shares(), ", "),
+                  "] stay in use");
     }
     return;
   }
@@ -111,7 +110,7 @@ bool Rebalance::compare() {
   if (!search_.observe({times, times + all.numel()}))
     return false;
   if (group_.rank() == 0)
-    log(LogLevel::info, "batch shares: after step ", steps_, " ", search_.reason());
+    log_info("batch shares: after step ", steps_, " ", search_.reason());
   give_shares();
   return true;
 }

@@ -433,7 +433,7 @@ TrainStep::~TrainStep() {
   try {
     stop_if_left_out(late_.wait());
   } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());
+    log_error(error.what());
   }
 }
 

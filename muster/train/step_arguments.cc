@@ -50,7 +50,7 @@ std::string name_in(const StepModels& models, const Tensor& parameter) {
   for (const StepModel& model : models)
     for (const auto& item : model.module().named_parameters())
       if (item.value().is_same(parameter))
-        return cat("'", item.key(), "'");
+        return in_quotes(item.key());
   return cat(shape_as_name(parameter), " that the models do not have");
 }
 

@@ -72,7 +72,7 @@ void remove_all(const std::string& path) {
   std::error_code error;
   fs::remove_all(path, error);
   if (error)
-    log(LogLevel::warn, "checkpoint: cannot remove '", path, "': ", error.message());
+    log_warning("checkpoint: cannot remove '", path, "': ", error.message());
 }
 
 // Opens a folder for its lock. Returns an invalid descriptor if it is gone, or is a link.
@@ -145,7 +145,7 @@ void remove_leftovers(const std::string& directory) {
     // A living writer holds the lock; the kernel lets go of a dead one's.
     if (!folder.valid() || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
       continue;
-    log(LogLevel::warn, "checkpoint: removing '", path, "', which an interrupted save left");
+    log_warning("checkpoint: removing '", path, "', which an interrupted save left");
     remove_all(path);
   }
 }
@@ -156,7 +156,7 @@ void remove_checkpoint(const std::string& path) {
   const Fd lock = locked_folder(path);
   if (::rename(path.c_str(), aside.c_str()) != 0) {
     const auto why = std::error_code(errno, std::generic_category()).message();
-    log(LogLevel::warn, "checkpoint: cannot remove '", path, "': ", why);
+    log_warning("checkpoint: cannot remove '", path, "': ", why);
     return;
   }
   remove_all(aside);

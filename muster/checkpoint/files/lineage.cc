@@ -93,14 +93,14 @@ bool is_accepted(const std::string& path, const IsOwn& accept) {
   try {
     return accept(read_manifest_alone(path));
   } catch (const Error& error) {
-    log(LogLevel::warn, "checkpoint: '", path, "' is skipped: ", error.message());
+    log_warning("checkpoint: '", path, "' is skipped: ", error.message());
     return false;
   }
 }
 
 void SkippedCheckpoints::add(const std::string& path, const Error& error, bool warns) {
   if (warns)
-    log(LogLevel::warn, "checkpoint: '", path, "' is skipped: ", error.message());
+    log_warning("checkpoint: '", path, "' is skipped: ", error.message());
   problems_ += cat("\n  ", path, ": ", error.message());
 }
 
@@ -115,7 +115,7 @@ void SkippedCheckpoints::refuse_if_any(const std::string& directory) const {
 }
 
 void warn_of_abandoned(const std::string& path) {
-  log(LogLevel::warn,
+  log_warning(
       "checkpoint: '",
       path,
       "' is of a branch that the training had abandoned; it is loaded because no checkpoint of the "

@@ -150,12 +150,11 @@ void Checkpoints::warn_of_other_saver() {
   const std::string other = group().rank() == 0 && !has_folder_ ? other_saver(folder) : "";
   if (other.empty())
     return;
-  log(LogLevel::warn,
-      "checkpoints: another job saves into '",
-      folder,
-      "' (",
-      other,
-      "): this one can load there, and is refused when it saves");
+  log_warning("checkpoints: another job saves into '",
+              folder,
+              "' (",
+              other,
+              "): this one can load there, and is refused when it saves");
 }
 
 const std::string& Checkpoints::path() const {
@@ -283,9 +282,7 @@ bool Checkpoints::load_saved() {
   if (!loaded)
     loaded = load_where_asked();
   if (group().rank() == 0)
-    log(LogLevel::info,
-        "resume: ",
-        loaded ? loaded->path : "no checkpoint yet in " + options.folder);
+    log_info("resume: ", loaded ? loaded->path : "no checkpoint yet in " + options.folder);
   if (!loaded)
     return false;
   for (const PartPlace place : {PartPlace::of_training, PartPlace::of_data})
@@ -344,12 +341,11 @@ int64_t Checkpoints::go_back(int64_t steps) {
   if (steps_between_kept() > 0)
     keep(last_step_);  // what is in memory is what it goes back from
   if (group().rank() == 0) {
-    log(LogLevel::warn,
-        "training goes back from step ",
-        last_step_,
-        " to ",
-        loaded->path,
-        ", and on with the data that follow");
+    log_warning("training goes back from step ",
+                last_step_,
+                " to ",
+                loaded->path,
+                ", and on with the data that follow");
   }
   return loaded->position.step;
 }
@@ -387,7 +383,7 @@ bool Checkpoints::restore_kept() {
   *branch_ = kept.branch;
   step_ = last_step_ = kept.image.position.step;
   if (group().rank() == 0)
-    log(LogLevel::info, "resume: ", restored->name);
+    log_info("resume: ", restored->name);
   return true;
 }
 
@@ -401,7 +397,7 @@ void Checkpoints::warn_within_step(int64_t step) {
   const bool is_news = training_->is_within_step() && !std::exchange(has_warned_within_step_, true);
   if (!is_news || group().rank() != 0)
     return;
-  log(LogLevel::warn,
+  log_warning(
       "checkpoints: expected to save after the last batch of a step, got a save within the one "
       "after step ",
       step,
@@ -475,7 +471,7 @@ bool Checkpoints::save_or_stop(int64_t step) {
     save(step);
   finish();
   if (group().rank() == 0)
-    log(LogLevel::info, "stopped after step ", step, ", which is saved: ", path());
+    log_info("stopped after step ", step, ", which is saved: ", path());
   return true;
 }
 

@@ -49,14 +49,13 @@ void tell_other_global_batch(const std::string& owner,
   const auto shown = [](const GlobalBatch& batch) {
     return cat(batch.samples, " samples (", batch.ranks, batch.ranks == 1 ? " rank)" : " ranks)");
   };
-  log(LogLevel::warn,
-      "resume: the global batch of '",
-      owner,
-      "' was ",
-      shown(then),
-      " and is ",
-      shown(now),
-      " now; give each rank another batch size to keep it, or fit the learning rate to it");
+  log_warning("resume: the global batch of '",
+              owner,
+              "' was ",
+              shown(then),
+              " and is ",
+              shown(now),
+              " now; give each rank another batch size to keep it, or fit the learning rate to it");
 }
 
 TrainingPosition training_position(int64_t step, const DataPosition& position) {

@@ -98,7 +98,7 @@ void FolderSaver::check(const std::string& training) {
     if (says_that_it_saves_ && last.says_that_it_saves)
       throw failed_precondition(expected_own_folder(folder_, has_saved));
     if (!std::exchange(has_warned_, true))
-      log(LogLevel::warn,
+      log_warning(
           expected_own_folder(folder_,
                               cat(has_saved,
                                   ": steps of both are counted by .keep_last, and a resume takes "

@@ -33,7 +33,7 @@ void GivenOptions::tell_differences() const {
                                      given,
                                      " (set it after restore() to take that)");
         if (given != value && told.insert(line).second)
-          log(LogLevel::info, line);
+          log_info(line);
       }
     }
   }

@@ -39,7 +39,7 @@ void ProgramsRates::tell_differences() const {
     const auto now = rates_[i].get();
     if (now == before_[i])
       continue;
-    log(LogLevel::info,
+    log_info(
         "resume: '",
         rates_[i].name,
         "' goes on with the checkpoint's learning rate, ",

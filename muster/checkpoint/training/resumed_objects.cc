@@ -55,7 +55,7 @@ void ResumedObjects::warn_if_left_out(const std::string& kind,
   }
   if (!step)
     return;
-  log(LogLevel::warn,
+  log_warning(
       kind,
       ": expected to be a part of the Checkpoints that resumed ",
       beside,

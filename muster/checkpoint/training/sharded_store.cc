@@ -148,7 +148,7 @@ void ShardedStore::keep(int64_t step, const TrainingBranch& branch) {
 void ShardedStore::say_that_nothing_is_kept() {
   if (std::exchange(has_said_that_nothing_is_kept_, true) || group().rank() != 0)
     return;
-  log(LogLevel::info,
+  log_info(
       "checkpoints: a model that is divided over ranks is not kept in memory; when a rank is "
       "replaced, all ranks go on from the newest checkpoint on the disk (.in_memory_of_neighbours "
       "keeps the model in memory)");
@@ -162,10 +162,9 @@ std::optional<RestoredState> ShardedStore::restore_kept() {
   const auto kept = shards.recover(group());
   if (!kept) {
     if (group().rank() == 0)
-      log(LogLevel::warn,
-          "checkpoints: ",
-          why_not_in_memory(shards.ranks_then(), group().size()),
-          "; all go on from the newest checkpoint on the disk");
+      log_warning("checkpoints: ",
+                  why_not_in_memory(shards.ranks_then(), group().size()),
+                  "; all go on from the newest checkpoint on the disk");
     return std::nullopt;
   }
   const at::NoGradGuard no_grad;

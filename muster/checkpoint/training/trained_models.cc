@@ -87,7 +87,7 @@ std::string TrainedModels::name_of(const Tensor& parameter) const {
   for (const auto& [name, model] : models_)
     for (const auto& item : model->named_parameters())
       if (item.value().is_same(parameter))
-        return cat("'", item.key(), "'");
+        return in_quotes(item.key());
   return shape_as_name(parameter);
 }
 

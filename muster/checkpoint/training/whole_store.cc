@@ -73,7 +73,7 @@ void WholeStore::warn_of_own_values(const torch::nn::Module& model) {
   has_warned_of_own_values_ = true;
   if (group().rank() != 0)
     return;
-  log(LogLevel::warn,
+  log_warning(
       "checkpoints: expected parameters that are the same on every rank, got other values of '",
       others->parameter,
       "' on rank ",

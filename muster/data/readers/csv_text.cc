@@ -165,7 +165,7 @@ int64_t CsvText::find(const CsvColumn& column) const {
                   "correct the number");
   }
   const auto& wanted = std::get<std::string>(column);
-  const std::string name = cat("'", escaped(wanted), "'");
+  const std::string name = in_quotes(escaped(wanted));
   if (!has_header_)
     refuse_column("a header with names of columns",
                   cat(name, " and no header"),
@@ -234,7 +234,7 @@ bool CsvText::take_next(Row& row) const {
     } else if (!trim(text_.substr(behind, end - behind)).empty()) {
       refuse(row.line,
              "a separator after a quote",
-             cat("'", escaped(text_.substr(behind - 1, end - behind + 1)), "'"));
+             in_quotes(escaped(text_.substr(behind - 1, end - behind + 1))));
     }
     at = end + 1;
     if (end == text_.size() || text_[end] == '\n') {
@@ -274,7 +274,7 @@ double CsvText::value_of(const Row& row, int64_t column, std::optional<double> m
   if (value && std::abs(*value) <= std::numeric_limits<float>::max())
     return *value;
   const bool is_too_large = value && std::isfinite(*value);
-  std::string got = field.empty() ? "nothing" : cat("'", escaped(field), "'");
+  std::string got = field.empty() ? "nothing" : in_quotes(escaped(field));
   if (is_missing_in_csv(field))
     got +=
         format_.missing ? " (.missing fills no labels)" : " (.missing gives such fields a value)";
@@ -313,7 +313,7 @@ double CsvText::class_of(const Row& row, int64_t column, const ClassNumbers& num
   const auto number = numbers.find(name);
   if (number != numbers.end())
     return number->second;
-  std::string got = cat("'", escaped(name), "'");
+  std::string got = in_quotes(escaped(name));
   if (is_missing_in_csv(name))
     got += " (a missing one; if it is a class, put it into .class_names)";
   refuse(row.line, cat("one of the ", numbers.size(), " classes in ", column_text(column)), got);

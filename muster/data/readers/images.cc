@@ -89,14 +89,13 @@ void check_not_hidden(const std::string& path, const Strings& classes) {
 
 void tell_of_others(const std::string& path, const Strings& others) {
   if (!others.empty())
-    log(LogLevel::warn,
-        "image folder: leaves out ",
-        plural(others.size(), "picture"),
-        " in '",
-        path,
-        "', by name neither JPEG nor PNG, '",
-        others.front(),
-        "' first; convert them to train on them");
+    log_warning("image folder: leaves out ",
+                plural(others.size(), "picture"),
+                " in '",
+                path,
+                "', by name neither JPEG nor PNG, '",
+                others.front(),
+                "' first; convert them to train on them");
 }
 
 // At most one byte more than allowed is read, so a huge file costs no memory.

@@ -56,7 +56,7 @@ class HeaderText {
       expect(':');
       const auto read = lookup(kReaders, key, nullptr);
       if (read == nullptr)
-        refuse_npy(name_, "the keys descr, fortran_order and shape", cat("'", escaped(key), "'"));
+        refuse_npy(name_, "the keys descr, fortran_order and shape", in_quotes(escaped(key)));
       (this->*read)(header);
       seen.insert(key);
       takes(',');
@@ -82,7 +82,7 @@ class HeaderText {
   }
   void expect(char c) {
     if (!takes(c))
-      refuse_npy(name_, cat("'", c, "' in the header"), cat("'", escaped(rest_), "'"));
+      refuse_npy(name_, cat("'", c, "' in the header"), in_quotes(escaped(rest_)));
   }
 
   // Takes a text in single or double quotes.
@@ -92,7 +92,7 @@ class HeaderText {
     const bool begins = quote == '\'' || quote == '"';
     const size_t end = begins ? rest_.find(quote, 1) : std::string_view::npos;
     if (end == std::string_view::npos)
-      refuse_npy(name_, "a name in quotes", cat("'", escaped(rest_), "'"));
+      refuse_npy(name_, "a name in quotes", in_quotes(escaped(rest_)));
     const std::string_view inside = rest_.substr(1, end - 1);
     rest_.remove_prefix(end + 1);
     return inside;
@@ -105,7 +105,7 @@ class HeaderText {
     const std::string_view word = header.fortran_order ? "True" : "False";
     if (rest_.starts_with(word))
       return rest_.remove_prefix(word.size());
-    refuse_npy(name_, "True or False for fortran_order", cat("'", escaped(rest_), "'"));
+    refuse_npy(name_, "True or False for fortran_order", in_quotes(escaped(rest_)));
   }
 
   // Python writes one extent as (3,), so a comma may stand before the end.
@@ -120,7 +120,7 @@ class HeaderText {
       if (!extent || found.size() == kMaxDimensions)
         refuse_npy(name_,
                    cat("a shape of at most ", kMaxDimensions, " whole numbers"),
-                   cat("'", escaped(rest_), "'"));
+                   in_quotes(escaped(rest_)));
       found.push_back(*extent);
       rest_.remove_prefix(digits);
       takes(',');
