@@ -105,9 +105,8 @@ MadeWeights try_to_make(const NamedTensorList& tensors,
 // layer_scale is a weight.
 bool is_scale_of(const std::string& leaf, const std::string& other) {
   const size_t own = other.starts_with(leaf + ".") ? leaf.size() + 1 : 0;
-  const bool is_inner = other.find('.', own) != std::string::npos;
-  const bool is_named_after_it =
-      other.find("scale") != std::string::npos && other.find(leaf) != std::string::npos;
+  const bool is_inner = other.find('.', own) != npos;
+  const bool is_named_after_it = has_text(other, "scale") && has_text(other, leaf);
   return !is_inner && other != leaf &&
          (is_named_after_it || other == "scale" || other == "scales" || other == "SCB");
 }

@@ -21,7 +21,7 @@ using Stars = Strings;  // what the stars of a pattern stand for
 // Whether the whole text fits the pattern; `stars` grows by what its stars stand for.
 bool fits_pattern(std::string_view pattern, std::string_view text, Stars& stars) {
   const size_t star = pattern.find('*');
-  if (star == std::string_view::npos)
+  if (star == npos)
     return pattern == text;
   if (!text.starts_with(pattern.substr(0, star)))
     return false;
@@ -50,7 +50,7 @@ std::string with_stars(const std::string& pattern, const Stars& stars) {
 // The patterns that a pattern with braces stands for.
 Strings alternatives(const std::string& pattern) {
   const size_t open = pattern.find('{'), close = pattern.find('}');
-  if (open == std::string::npos)
+  if (open == npos)
     return {pattern};
   return mapped(split(pattern.substr(open + 1, close - open - 1), ','),
                 [&](const std::string& middle) {
@@ -63,7 +63,7 @@ bool has_one_list(const std::string& pattern) {
   if (opened == 0 && closed == 0)
     return true;
   const Strings each = split(pattern, '{');
-  return opened == 1 && closed == 1 && each[1].find('}') != std::string::npos;
+  return opened == 1 && closed == 1 && contains(each[1], '}');
 }
 
 size_t number_of_stars(const std::string& pattern) {
@@ -100,7 +100,7 @@ void check_weight_names(const WeightNames& names) {
         row.model.empty() || all_of(alternatives(row.file), [&](const auto& pattern) {
           return number_of_stars(pattern) == number_of_stars(row.model);
         });
-    const bool has_plain_model = row.model.find_first_of("{}") == std::string::npos;
+    const bool has_plain_model = row.model.find_first_of("{}") == npos;
     if (!row.file.empty() && has_one_list(row.file) && has_plain_model && has_same_stars)
       continue;
     throw invalid_argument(

@@ -35,7 +35,7 @@ class ZipDirectory {
     const size_t tail_begin = file_.size() - tail_bytes;
     const std::string tail = read(tail_begin, tail_bytes);
     const size_t end = tail.rfind(kEnd);
-    require(end != std::string::npos);
+    require(end != npos);
     const bool is_wide = end >= kLocatorBytes &&
                          std::string_view(tail).substr(end - kLocatorBytes).starts_with(kLocator);
     if (!is_wide)

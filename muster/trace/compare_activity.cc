@@ -35,7 +35,7 @@ constexpr std::string_view kOfAttempt = " of generation ";
 
 int attempt_in(const std::string& group) {
   const size_t at = group.find(kOfAttempt);
-  return at == std::string::npos ? 0 : std::atoi(group.c_str() + at + kOfAttempt.size());
+  return at == npos ? 0 : std::atoi(group.c_str() + at + kOfAttempt.size());
 }
 
 int newest_attempt(const std::vector<ActivityView>& views) {

@@ -67,7 +67,7 @@ MappedFiles files_of_process(int64_t pid) {
   for (const std::string& line : split(read_file(cat("/proc/", pid, "/maps"), kMostMaps), '\n')) {
     const size_t slash = line.find('/');
     const size_t dash = line.find('-');
-    if (slash == std::string::npos || dash == std::string::npos)
+    if (slash == npos || dash == npos)
       continue;
     const uint64_t from = std::strtoull(line.c_str(), nullptr, 16);
     const uint64_t to = std::strtoull(line.c_str() + dash + 1, nullptr, 16);

@@ -146,7 +146,7 @@ std::string stacks_of_backwards(const ActivityView& view,
     if (!answer.ends_with(kEnd))
       continue;
     const std::string stack = named_frames(addresses_in(split(answer, '\n')), view.pid);
-    if (stack.find(kWithoutWork) == std::string::npos)
+    if (!has_text(stack, kWithoutWork))
       text += cat("\nthread ", name, ":\n", stack);
   }
   return text;

@@ -61,7 +61,7 @@ size_t begin_of_later(int64_t step, std::string_view text) {
   double before = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find('\n', at);
-    if (end == std::string_view::npos)
+    if (end == npos)
       return std::min(later, at);
     if (const auto here = step_of(text.substr(at, end - at))) {
       if (*here < before && step > 0)

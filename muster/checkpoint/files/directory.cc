@@ -47,7 +47,7 @@ std::optional<int64_t> step_in(const std::string& name) {
 // Whether a writer made up this name: a checkpoint's, and a random end.
 bool is_temporary(const std::string& name) {
   const auto at = name.find(kTemporary);
-  return at != std::string::npos && step_in(name.substr(0, at)).has_value();
+  return at != npos && step_in(name.substr(0, at)).has_value();
 }
 
 // The random numbers keep two writers of one step apart.

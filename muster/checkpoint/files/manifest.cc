@@ -87,7 +87,7 @@ std::string text_in(const json& object, const char* key, const std::string& name
 bool is_plain_name(const std::string& name) {
   constexpr const char* kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-  return !name.empty() && name[0] != '.' && name.find_first_not_of(kAllowed) == std::string::npos;
+  return !name.empty() && name[0] != '.' && name.find_first_not_of(kAllowed) == npos;
 }
 
 // A manifest from before there were branches has no list.

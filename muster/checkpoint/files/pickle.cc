@@ -69,7 +69,7 @@ class Unpickler {
 
   std::string take_line() {
     const size_t end = bytes_.find('\n', at_);
-    if (end == std::string_view::npos)
+    if (end == npos)
       refuse("a line without an end");
     std::string line(take(end - at_));
     take(1);

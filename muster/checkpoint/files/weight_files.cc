@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
@@ -75,7 +76,7 @@ std::map<std::string, std::string> read_weight_index(const std::string& folder) 
   std::map<std::string, std::string> files;
   for (const auto& item : map.items()) {
     const std::string name = item.value().is_string() ? item.value().get<std::string>() : "";
-    if (name.empty() || name.find('/') != std::string::npos || name[0] == '.')
+    if (name.empty() || contains(name, '/') || name[0] == '.')
       refuse_index(path, item.value().dump());
     files.emplace(item.key(), name);
   }

@@ -49,7 +49,7 @@ Training::Training(ProcessGroup group, CheckpointsOptions options)
 // Names are parts of names in the file, where '/' and '.' divide them.
 void Training::check_name(const std::string& name) const {
   const bool is_taken = models_.contains(name) || is_part(name);
-  const bool is_name = !name.empty() && name.find_first_of("/.") == std::string::npos;
+  const bool is_name = !name.empty() && name.find_first_of("/.") == npos;
   if (is_name && !is_taken)
     return;
   refuse_training("a name of its own without '/' and '.', got '",

@@ -89,7 +89,7 @@ std::string CsvText::Field::value() const {
   std::string out(text);
   if (!is_quoted)
     return out;
-  for (size_t at = out.find("\"\""); at != std::string::npos; at = out.find("\"\"", at + 1))
+  for (size_t at = out.find("\"\""); at != npos; at = out.find("\"\"", at + 1))
     out.erase(at, 1);
   return out;
 }
@@ -184,7 +184,7 @@ int64_t CsvText::find(const CsvColumn& column) const {
 std::string CsvText::hint_at_separator() const {
   const std::string_view line = text_.substr(0, text_.find('\n'));
   const size_t at = line.find_first_of(",;\t|");
-  if (first_.size() != 1 || at == std::string_view::npos || line[at] == format_.separator)
+  if (first_.size() != 1 || at == npos || line[at] == format_.separator)
     return "";
   const std::string other = line[at] == '\t' ? "\\t" : std::string(1, line[at]);
   return cat(" (the first line has one column and a '",
@@ -203,9 +203,9 @@ void CsvText::refuse_column(const std::string& expected,
 CsvText::Field CsvText::take_quoted(size_t* from, int64_t line) const {
   const size_t begin = *from + 1;
   size_t close = text_.find('"', begin);
-  while (close != std::string_view::npos && text_.substr(close + 1).starts_with('"'))
+  while (close != npos && text_.substr(close + 1).starts_with('"'))
     close = text_.find('"', close + 2);
-  if (close == std::string_view::npos)
+  if (close == npos)
     refuse(line, "a quote that ends", "one that does not");
   *from = close + 1;
   return {.text = text_.substr(begin, close - begin), .is_quoted = true};
@@ -246,7 +246,7 @@ bool CsvText::take_next(Row& row) const {
 
 // The loop ends where only blank lines are left. Every row has as many fields as the first.
 void CsvText::for_each_row(const std::function<void(const Row&)>& use) const {
-  for (Row row; text_.find_first_not_of(" \t\r\n", row.end) != std::string_view::npos;) {
+  for (Row row; text_.find_first_not_of(" \t\r\n", row.end) != npos;) {
     take_next(row);
     if (row.fields.size() != first_.size())
       refuse(row.line, plural(first_.size(), "column"), plural(row.fields.size(), "column"));

@@ -90,8 +90,8 @@ class HeaderText {
     skip_blanks();
     const char quote = rest_.empty() ? '\0' : rest_[0];
     const bool begins = quote == '\'' || quote == '"';
-    const size_t end = begins ? rest_.find(quote, 1) : std::string_view::npos;
-    if (end == std::string_view::npos)
+    const size_t end = begins ? rest_.find(quote, 1) : npos;
+    if (end == npos)
       refuse_npy(name_, "a name in quotes", in_quotes(escaped(rest_)));
     const std::string_view inside = rest_.substr(1, end - 1);
     rest_.remove_prefix(end + 1);

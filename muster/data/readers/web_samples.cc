@@ -41,10 +41,10 @@ constexpr uint64_t kBufferOrder = 2;
 // nothing before it (.DS_Store, ._0001.jpg), or with a name of its own kind (__index__).
 std::optional<WebName> web_name(const std::string& name) {
   const size_t slash = name.rfind('/');
-  const size_t begin = slash == std::string::npos ? 0 : slash + 1;
+  const size_t begin = slash == npos ? 0 : slash + 1;
   const size_t dot = name.find('.', begin);
   const std::string_view file = std::string_view(name).substr(begin);
-  if (dot == std::string::npos || dot == begin || (file.starts_with("__") && file.ends_with("__")))
+  if (dot == npos || dot == begin || (file.starts_with("__") && file.ends_with("__")))
     return std::nullopt;
 
   return WebName{.key = name.substr(0, dot), .ending = lower_case(name.substr(dot + 1))};
@@ -98,11 +98,11 @@ Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) 
 // Numbers keep the width of the first: {000..127} gives 000, 001, ….
 Strings expanded(const std::string& pattern) {
   const size_t open = pattern.find('{');
-  if (open == std::string::npos)
+  if (open == npos)
     return {pattern};
   const size_t dots = pattern.find("..", open);
   const size_t close = pattern.find('}', open);
-  if (dots == std::string::npos || close == std::string::npos || dots > close)
+  if (dots == npos || close == npos || dots > close)
     refuse_braces(pattern);
   const std::string low = pattern.substr(open + 1, dots - open - 1);
   const auto first = parse_int(low);
