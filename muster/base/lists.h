@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
 namespace muster {
 
 using Ints = std::vector<int>;
+using Int64s = std::vector<int64_t>;
+using Doubles = std::vector<double>;
 using Indices = std::vector<size_t>;  // numbers of another list's elements
 
 // 0, 1, and so on until `count`: Ints of an int, Indices of a size.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -21,8 +22,8 @@ namespace {
 const char* const kCorrectNames = "correct .name or .names, or leave one out";
 
 // A matrix's sides change places; other tensors are the same either way.
-std::vector<int64_t> shape_in_model(const TensorEntry& entry, WeightForm form) {
-  std::vector<int64_t> shape = entry.shape;
+Int64s shape_in_model(const TensorEntry& entry, WeightForm form) {
+  Int64s shape = entry.shape;
   if (form == WeightForm::transposed && shape.size() == 2)
     std::swap(shape[0], shape[1]);
   return shape;
@@ -34,7 +35,7 @@ void add_part(FoundWeight& weight,
               const std::string& name,
               const TensorEntry& entry,
               const std::string& path) {
-  const std::vector<int64_t> shape = shape_in_model(entry, place.form);
+  const Int64s shape = shape_in_model(entry, place.form);
   const bool is_first = all_of(weight.parts, [](const std::string& part) { return part.empty(); });
   if (is_first) {
     weight.parts.resize(place.parts.size());
@@ -55,7 +56,7 @@ void add_part(FoundWeight& weight,
     weight.copies.push_back(name);
     return;
   }
-  std::vector<int64_t> sum = shape;
+  Int64s sum = shape;
   if (!sum.empty() && sum.size() == weight.kind.shape.size())
     sum[0] = weight.kind.shape[0];
   if (sum.empty() || sum != weight.kind.shape)

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/json_member.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/optimizer_kinds.h"
@@ -170,7 +171,7 @@ class LbfgsReader {
     state.prev_loss(number[3]);
   }
 
-  std::vector<int64_t> shape_of(const std::string& field) const {
+  Int64s shape_of(const std::string& field) const {
     if (is_scalar_field(field))
       return {};
     return {elements_};
@@ -185,9 +186,7 @@ class LbfgsReader {
   }
 
   // Returns an undefined tensor if the checkpoint has none of that name.
-  Tensor take(const std::string& name,
-              const std::vector<int64_t>& shape,
-              const at::TensorOptions& like) {
+  Tensor take(const std::string& name, const Int64s& shape, const at::TensorOptions& like) {
     const auto found = entries_.find(name);
     if (found == entries_.end())
       return {};
@@ -234,10 +233,10 @@ OptimizerPieces lbfgs_pieces(const Strings& names, LBFGS& optimizer) {
     if (tensor.defined())
       result.pieces.push_back(whole_piece(name, tensor));
   };
-  const std::vector<double> numbers = {static_cast<double>(state->func_evals()),
-                                       static_cast<double>(state->n_iter()),
-                                       state->t(),
-                                       state->prev_loss()};
+  const Doubles numbers = {static_cast<double>(state->func_evals()),
+                           static_cast<double>(state->n_iter()),
+                           state->t(),
+                           state->prev_loss()};
   add(kNumbers, at::tensor(numbers, at::kDouble));
   const LbfgsFields fields = fields_of(*state);
   for (const auto& [name, tensor] : fields.vectors)

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -56,7 +55,7 @@ ScalarType scalar_type_of(const TensorEntry& entry) {
 }
 
 // A type that the format lacks keeps LibTorch's name, for messages.
-TensorEntry tensor_entry(ScalarType dtype, std::vector<int64_t> shape) {
+TensorEntry tensor_entry(ScalarType dtype, Int64s shape) {
   return {.dtype = safetensors_dtype(dtype).value_or(c10::toString(dtype)),
           .shape = std::move(shape),
           .begin = 0,

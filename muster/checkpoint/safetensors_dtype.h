@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/checkpoint/files/safetensors_header.h"
 
 namespace muster {
@@ -20,6 +20,6 @@ c10::ScalarType scalar_type_of(const TensorEntry& entry);
 
 // The entry that a head has for such a tensor, without its place. A dtype that the format lacks has
 // LibTorch's name.
-TensorEntry tensor_entry(c10::ScalarType dtype, std::vector<int64_t> shape);
+TensorEntry tensor_entry(c10::ScalarType dtype, Int64s shape);
 
 }  // namespace muster

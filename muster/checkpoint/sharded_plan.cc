@@ -26,7 +26,7 @@ using nlohmann::json;
 // A piece as a rank tells the others of it.
 struct ToldPiece {
   std::string dtype;
-  std::vector<int64_t> shape;
+  Int64s shape;
   Elements elements;
   bool is_first_ones = false;  // the first rank that has it saves it
   std::string owner;
@@ -54,7 +54,7 @@ json told(const TensorPieces& pieces) {
 // Reads what told() of another rank has written.
 ToldPiece heard(const json& piece) {
   ToldPiece result{.dtype = piece[1],
-                   .shape = piece[2].get<std::vector<int64_t>>(),
+                   .shape = piece[2].get<Int64s>(),
                    .elements = {},
                    .is_first_ones = piece[4],
                    .owner = piece[5],

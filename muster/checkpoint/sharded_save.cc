@@ -18,11 +18,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -66,7 +66,7 @@ WrittenFile write_pieces(const std::string& folder,
   PieceRecords records;
   for (const TensorPiece& piece : pieces) {
     const bool is_whole = piece.elements == all_elements(piece.shape);
-    const std::vector<int64_t> shape = is_whole ? piece.shape : std::vector<int64_t>{-1};
+    const Int64s shape = is_whole ? piece.shape : Int64s{-1};
     tensors.emplace(piece.name, piece.tensor.detach().reshape(shape));
     if (!is_whole)
       records[piece.name] = {.shape = piece.shape, .elements = piece.elements};

@@ -164,7 +164,7 @@ TensorPiece whole_piece(std::string name, const Tensor& tensor) {
 }
 
 TensorPiece slice_piece(
-    std::string name, std::vector<int64_t> shape, size_t dim, int64_t begin, const Tensor& tensor) {
+    std::string name, Int64s shape, size_t dim, int64_t begin, const Tensor& tensor) {
   Elements elements = slice_elements(shape, dim, begin, tensor.size(static_cast<int64_t>(dim)));
   return {.name = std::move(name),
           .shape = std::move(shape),

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/files/elements.h"
@@ -45,8 +46,8 @@ class TensorsOfModel {
 };
 
 struct TensorPiece {
-  std::string name;            // in the undivided model
-  std::vector<int64_t> shape;  // of the undivided tensor
+  std::string name;  // in the undivided model
+  Int64s shape;      // of the undivided tensor
   Elements
       elements;  // the elements that `tensor` has, in its order; equal on all ranks that have them
   Tensor tensor;
@@ -75,7 +76,7 @@ TensorPieces own_pieces(const torch::nn::Module& model);
 
 // `tensor` is the whole tensor's slice from `begin` on along `dim`.
 TensorPiece slice_piece(
-    std::string name, std::vector<int64_t> shape, size_t dim, int64_t begin, const Tensor& tensor);
+    std::string name, Int64s shape, size_t dim, int64_t begin, const Tensor& tensor);
 
 // All parameters and buffers, for a model that is whole on every rank. Throws: as model_tensors.
 TensorPieces whole_pieces(const torch::nn::Module& model);

@@ -15,11 +15,11 @@
 #include <optional>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
@@ -87,7 +87,7 @@ struct PickledTensor {
   std::string key = {};  // of its storage
   at::ScalarType type = at::kFloat;
   int64_t offset = 0;  // in elements
-  std::vector<int64_t> sizes = {}, strides = {};
+  Int64s sizes = {}, strides = {};
   // Why its values are not read, and what to do; empty: they are.
   std::string got = {};
   std::string next = {};
@@ -171,13 +171,13 @@ class TensorsOfPickle {
   }
 
   // A sparse tensor's sizes are a torch.Size among its parts; a quantized one's are as any's.
-  static std::vector<int64_t> sizes_within(const PickledValue& arguments) {
+  static Int64s sizes_within(const PickledValue& arguments) {
     for (const PickledValue* parts : arguments.items)
       for (const PickledValue* part : parts->items)
         if (part->kind == Kind::call && part->items.size() > 1 &&
             part->items[0]->is_global("torch Size") && !part->items[1]->items.empty())
           return numbers(*part->items[1]->items[0]);
-    return arguments.items.size() > 2 ? numbers(*arguments.items[2]) : std::vector<int64_t>{};
+    return arguments.items.size() > 2 ? numbers(*arguments.items[2]) : Int64s{};
   }
 
   // What would change the values: conjugated or negated ones, and in older files a storage that is
@@ -205,7 +205,7 @@ class TensorsOfPickle {
     return std::nullopt;
   }
 
-  static std::vector<int64_t> numbers(const PickledValue& list) {
+  static Int64s numbers(const PickledValue& list) {
     return mapped(list.items, [&](const PickledValue* each) { return each->number; });
   }
 

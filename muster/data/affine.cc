@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <numbers>
 
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -77,7 +78,7 @@ Tensor grid_of(const Tensor& images, const std::vector<Matrix>& matrices) {
   return at::stack({row(0, 0.5 * as_double(width)), row(3, 0.5 * as_double(height))}, 3);
 }
 
-Tensor fill_of(const Tensor& like, const std::vector<double>& fill) {
+Tensor fill_of(const Tensor& like, const Doubles& fill) {
   return on_device_of(like, fill).view({1, -1, 1, 1});
 }
 

@@ -8,7 +8,8 @@
 #include <ostream>
 #include <tuple>
 #include <utility>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -59,7 +60,7 @@ struct Batch : Data {
   int64_t samples = 0;
   // Which samples of the dataset they are, in the batch's order. Empty for a stream, whose examples
   // have no numbers.
-  std::vector<int64_t> sample_indices = {};
+  Int64s sample_indices = {};
 
   int64_t size() const { return samples; }
   // Of a tensor: size(0).

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -70,12 +71,12 @@ struct BatchPlaces::Strip {
   }
 };
 
-std::vector<int64_t> ExampleSizes::expected() const {
+Int64s ExampleSizes::expected() const {
   const std::lock_guard lock(mutex_);
   return expected_;
 }
 
-void ExampleSizes::expect(std::vector<int64_t> bytes) {
+void ExampleSizes::expect(Int64s bytes) {
   const std::lock_guard lock(mutex_);
   std::erase_if(bytes, [&](int64_t size) { return contains(refused_, size); });
   expected_ = std::move(bytes);
@@ -156,7 +157,7 @@ std::optional<c10::Storage> BatchPlaces::place(int64_t bytes) {
 
 // Nothing, if a place is in use by somebody else. One that nobody uses is free for its example.
 std::optional<Tensor> BatchPlaces::filled(const Strip& strip, const Tensors& tensors) const {
-  std::vector<int64_t> elsewhere;
+  Int64s elsewhere;
   for (int64_t i = 0; i < examples_; ++i) {
     if (strip.has(i, tensors[i]))
       continue;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/mix.h"
@@ -120,7 +121,7 @@ class EvenBatches : public BatchSampler {
 
   // The sum of the shares must stay the global batch, so that a step keeps its size when ranks
   // trade samples.
-  void set_shares(const std::vector<int64_t>& shares) override {
+  void set_shares(const Int64s& shares) override {
     if (drop_last_)
       refuse_shares("batches without drop_last, as the sampler decides that with shares",
                     "drop_last");
@@ -142,7 +143,7 @@ class EvenBatches : public BatchSampler {
     const auto of_batch = [count = epoch.count,
                            batch_size](const std::function<int64_t(int64_t)>& of) {
       return [count, batch_size, of](int64_t batch) {
-        std::vector<int64_t> mine(count(batch));
+        Int64s mine(count(batch));
         int64_t next = batch * batch_size;
         for (int64_t& sample : mine)
           sample = of(next++);
@@ -190,7 +191,7 @@ int64_t number_of_order(const std::string& name, int64_t seed) {
   return static_cast<int64_t>(mixed(std::hash<std::string>()(name), seed) >> 12);
 }
 
-void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
+void BatchSampler::set_shares(const Int64s& /*shares*/) {
   refuse_shares("a sampler that has shares",
                 "one that chooses the shares itself; leave them to it");
 }

@@ -16,6 +16,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -129,10 +130,10 @@ PinnedCollation::~PinnedCollation() {
 namespace collation {
 
 // Numbers keep their width, whatever LibTorch's default type is.
-Tensor tensor_of(const std::vector<int64_t>& numbers) {
+Tensor tensor_of(const Int64s& numbers) {
   return at::tensor(numbers, at::kLong);
 }
-Tensor tensor_of(const std::vector<double>& numbers) {
+Tensor tensor_of(const Doubles& numbers) {
   return at::tensor(numbers, at::kDouble);
 }
 Tensor tensor_of(const std::vector<float>& numbers) {
@@ -161,8 +162,7 @@ Padded Padded::collate(const std::vector<Padded>& examples) {
 Padded padded_with(int64_t filling, const Tensors& values) {
   check_alike_but_for_length(values);
   check_holds(values.front(), filling);
-  std::vector<int64_t> lengths =
-      mapped(values, [&](const Tensor& tensor) { return tensor.size(0); });
+  Int64s lengths = mapped(values, [&](const Tensor& tensor) { return tensor.size(0); });
   auto shape = values.front().sizes().vec();
   shape.front() = *std::max_element(lengths.begin(), lengths.end());
   shape.insert(shape.begin(), std::ssize(values));
@@ -176,7 +176,7 @@ Padded padded_with(int64_t filling, const Tensors& values) {
 Packed Packed::collate(const std::vector<Packed>& examples) {
   const auto values = values_of(examples);
   check_alike_but_for_length(values);
-  std::vector<int64_t> offsets{0};
+  Int64s offsets{0};
   for (const Tensor& tensor : values)
     offsets.push_back(offsets.back() + tensor.size(0));
   return {.values = concatenated(values), .offsets = at::tensor(offsets, at::kLong)};

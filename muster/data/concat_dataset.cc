@@ -10,6 +10,7 @@
 #include <string>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 
@@ -30,7 +31,7 @@ std::string kind_of(const Tensor& rows) {
 
 }  // namespace
 
-JoinedSizes::JoinedSizes(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
+JoinedSizes::JoinedSizes(Int64s sizes) : sizes_(std::move(sizes)) {
   if (sizes_.empty())
     refuse_joined("at least 1 data set", "none", "see what was found");
   int64_t end = 0;
@@ -51,7 +52,7 @@ std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const Tensor& row
   const Tensor samples = rows.cpu().contiguous();
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
   const size_t parts = sizes.sizes().size();
-  std::vector<std::vector<int64_t>> there(parts), places(parts);
+  std::vector<Int64s> there(parts), places(parts);
   for (int64_t i = 0; i < samples.numel(); ++i) {
     const auto place = sizes.place_of(numbers[i]);
     there[place.part].push_back(place.index);

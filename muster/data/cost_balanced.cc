@@ -27,7 +27,7 @@ namespace {
 
 // Says which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first
 // `ranks` of them, the costliest, go to one rank each, so nobody is left without.
-Indices part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank) {
+Indices part_by_cost(const Doubles& costs, size_t ranks, size_t rank) {
   auto by_cost = mapped_indices(costs.size(), std::identity());
   std::ranges::stable_sort(by_cost, std::ranges::greater(), [&](size_t i) { return costs[i]; });
   std::vector<std::pair<double, size_t>> loads(ranks);  // cost and samples of each rank
@@ -47,9 +47,9 @@ Indices part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank
 // All copies share the costs, since every epoch holds a copy of the sampler or of its parts.
 class CostBalanced : public BatchSampler {
  public:
-  CostBalanced(SampleOrder order, std::vector<double> costs, const CostBalancedOptions& options)
+  CostBalanced(SampleOrder order, Doubles costs, const CostBalancedOptions& options)
       : order_(std::move(order)),
-        costs_(std::make_shared<std::vector<double>>(std::move(costs))),
+        costs_(std::make_shared<Doubles>(std::move(costs))),
         options_(options) {}
 
   // A position in a data set of another size is refused, as it would leave out other samples.
@@ -84,7 +84,7 @@ class CostBalanced : public BatchSampler {
     const auto order = order_when_needed(order_, options_.seed, epoch_);
     const auto positions = positions_of(order, consumed_, epoch.count_of_all);
     epoch.samples = [order, positions](int64_t batch) {
-      std::vector<int64_t> samples = positions(batch);
+      Int64s samples = positions(batch);
       for (int64_t& sample : samples)
         sample = order(sample);
       return samples;
@@ -172,15 +172,15 @@ class CostBalanced : public BatchSampler {
 
   // Positions, in the epoch's order, of this rank's samples of a batch. All ranks compute the
   // division of the whole global batch; the rank only chooses which part is returned.
-  std::function<std::vector<int64_t>(int64_t)> positions_of(
+  std::function<Int64s(int64_t)> positions_of(
       const EpochOrder& order,
       int64_t consumed,
       const std::function<int64_t(int64_t)>& count_of_all) const {
     return
         [order, consumed, count_of_all, costs = costs_, options = options_, total = order_.samples](
             int64_t batch) {
-          std::vector<int64_t> all(count_of_all(batch));
-          std::vector<double> of_each(all.size());
+          Int64s all(count_of_all(batch));
+          Doubles of_each(all.size());
           int64_t next = consumed + batch * options.global_batch;
           for (size_t i = 0; i < all.size(); ++i, ++next) {
             all[i] = next % total;
@@ -192,7 +192,7 @@ class CostBalanced : public BatchSampler {
   }
 
   SampleOrder order_;
-  std::shared_ptr<const std::vector<double>> costs_;
+  std::shared_ptr<const Doubles> costs_;
   CostBalancedOptions options_;
   int64_t epoch_ = 0;
   int64_t consumed_ = 0;
@@ -205,7 +205,7 @@ class CostBalanced : public BatchSampler {
 
 // An infinite cost is refused, since it would hide all other costs of its rank.
 std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order,
-                                            std::vector<double> costs,
+                                            Doubles costs,
                                             const CostBalancedOptions& options) {
   const bool are_costs = std::ssize(costs) == order.dataset_size && all_of(costs, [](double cost) {
                            return cost >= 0 && std::isfinite(cost);

@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
 
@@ -29,7 +30,7 @@ constexpr uint64_t kMaxBytes = 64 << 20;
 
 struct Samples {
   std::vector<float> pixels;
-  std::vector<int64_t> labels;
+  Int64s labels;
 };
 
 [[noreturn]] void refuse(const std::string& path,

@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -24,10 +25,10 @@ namespace {
 // Divides `total` in proportion to `shares`, by largest remainder. Each part is at least `least`,
 // which is 0 or 1; what that adds is taken from the largest part. The product may need more than 64
 // bits.
-std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, int64_t least) {
+Int64s divide(int64_t total, const Int64s& shares, int64_t least) {
   const int64_t sum = sum_of(shares);
   using Wide = __int128;
-  std::vector<int64_t> parts;
+  Int64s parts;
   std::vector<std::pair<int64_t, size_t>> by_remainder;
   for (const size_t i : indices_of(shares)) {
     const Wide exact = Wide{total} * shares[i];
@@ -83,7 +84,7 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
 }
 
 // Shares that are refused change nothing.
-void DistributedSampler::take_shares(std::vector<int64_t> shares) {
+void DistributedSampler::take_shares(Int64s shares) {
   const bool are_shares = std::ssize(shares) == options_.num_replicas &&
                           all_of(shares, [](int64_t share) { return share >= 1; });
   if (!shares.empty() && !are_shares) {
@@ -98,7 +99,7 @@ void DistributedSampler::take_shares(std::vector<int64_t> shares) {
 }
 
 // The epoch is set again at its place, since the parts of its last batch depend on the shares.
-void DistributedSampler::set_shares(std::vector<int64_t> shares) {
+void DistributedSampler::set_shares(Int64s shares) {
   take_shares(std::move(shares));
   set_epoch(epoch_, consumed_);
 }
@@ -170,13 +171,13 @@ int64_t DistributedSampler::full_batches() const {
 }
 
 // The parts of a batch by rank; empty behind the last batch.
-const std::vector<int64_t>& DistributedSampler::parts_of(int64_t batch) const {
+const Int64s& DistributedSampler::parts_of(int64_t batch) const {
   if (global_batch_ == 0) {
     throw failed_precondition(
         "sampler: expected shares, got none; set SamplerOptions::shares, since batches "
         "have no fixed parts without them");
   }
-  static const std::vector<int64_t> kNone;
+  static const Int64s kNone;
   if (batch == full_batches())
     return last_parts_;
   return batch < full_batches() ? options_.shares : kNone;
@@ -243,9 +244,9 @@ EpochSamples DistributedSampler::start() {
 }
 
 // The call counts as a start of the epoch, and holds all of this rank's samples in memory.
-std::vector<int64_t> DistributedSampler::indices() {
+Int64s DistributedSampler::indices() {
   const EpochSamples epoch = start();
-  std::vector<int64_t> mine(epoch.size);
+  Int64s mine(epoch.size);
   for (int64_t i = 0; i < epoch.size; ++i)
     mine[i] = epoch.sample(i);
   return mine;

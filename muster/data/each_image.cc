@@ -28,7 +28,7 @@ Tensor sent(const Tensor& like, const std::vector<T>& values, at::ScalarType typ
   return like.is_cpu() ? here : here.pin_memory().to(like.device(), /*non_blocking=*/true);
 }
 
-std::vector<int64_t> of_kind(const Kinds& kinds, int64_t kind) {
+Int64s of_kind(const Kinds& kinds, int64_t kind) {
   return filtered_indices<int64_t>(std::ssize(kinds), [&](int64_t i) { return kinds[i] == kind; });
 }
 
@@ -115,7 +115,7 @@ void check_batch(const char* what, const Tensor& images, const Generators& rngs)
   check_generators(what, images, rngs);
 }
 
-void check_fill(const char* what, const Tensor& images, const std::vector<double>& fill) {
+void check_fill(const char* what, const Tensor& images, const Doubles& fill) {
   const int64_t channels = images.size(-3);
   const int64_t count = std::ssize(fill);
   if (count > 1 && count != channels)

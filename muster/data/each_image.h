@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
 #include "muster/data/generators.h"
@@ -57,7 +58,7 @@ void check_image_size(const char* what, int64_t height, int64_t width);
 // On both ends of a side, which must not become longer than there are numbers.
 void check_padding(const char* what, int64_t padding, int64_t side);
 // No value, one, or one a channel.
-void check_fill(const char* what, const Tensor& images, const std::vector<double>& fill);
+void check_fill(const char* what, const Tensor& images, const Doubles& fill);
 // A batch [B, channels, height, width], with a generator for each image.
 void check_batch(const char* what, const Tensor& images, const Generators& rngs);
 // As many generators as images.
@@ -78,7 +79,7 @@ auto drawn_for_each(const char* what,
 }
 
 // A number for each image of a part.
-using Numbers = std::vector<double>;
+using Numbers = Doubles;
 // Shapes: [N, 1, 1, 1] float32 on the device of `like`. Does not wait for the device.
 Tensor on_device_of(const Tensor& like, const Numbers& numbers);
 // float(images) × number, as a multiplication with a number of the host.
@@ -87,16 +88,15 @@ Tensor times(const Tensor& images, const Numbers& numbers);
 void add_times(Tensor& sum, const Tensor& values, const Numbers& numbers);
 
 // Some images of a batch [N, channels, height, width], and which of the batch they are.
-using Part = std::function<Tensor(const Tensor& images, const std::vector<int64_t>& which)>;
+using Part = std::function<Tensor(const Tensor& images, const Int64s& which)>;
 // Calls `change` with every image alone on the CPU, and with all at once elsewhere; joins what it
 // returns. Shapes: the result has as many dimensions as `images`.
 Tensor in_parts(const Tensor& images, const Part& change);
 
 // Calls `change` once for each kind that there is, with the images of that kind; those of a kind
 // below 0 stay. Shapes: images [N, channels, height, width]; each result as its argument.
-using Kinds = std::vector<int64_t>;
-using PartOfKind =
-    std::function<Tensor(int64_t kind, const Tensor& images, const std::vector<int64_t>& which)>;
+using Kinds = Int64s;
+using PartOfKind = std::function<Tensor(int64_t kind, const Tensor& images, const Int64s& which)>;
 Tensor by_kind(const Tensor& images, const Kinds& kinds, const PartOfKind& change);
 // Calls `change` with the images that chance chooses; each costs one draw of its own generator.
 Tensor by_chance(const Tensor& images,
@@ -106,7 +106,7 @@ Tensor by_chance(const Tensor& images,
 
 // The numbers of these.
 template <class T>
-std::vector<T> chosen(const std::vector<T>& of_all, const std::vector<int64_t>& which) {
+std::vector<T> chosen(const std::vector<T>& of_all, const Int64s& which) {
   return mapped(which, [&](const int64_t i) { return of_all.at(i); });
 }
 

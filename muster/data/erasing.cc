@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
@@ -23,7 +24,7 @@ Tensor part_of(const Tensor& images, const Rectangle& part) {
   return images.narrow(-2, part.top, part.height).narrow(-1, part.left, part.width);
 }
 
-void check_value(const char* what, const Tensor& images, const std::vector<double>& value) {
+void check_value(const char* what, const Tensor& images, const Doubles& value) {
   check_images(what, images);
   if (value.empty())
     refuse_transform(what, "a value, or one a channel", "none");
@@ -41,7 +42,7 @@ void check_erasing(const Tensor& images, const RandomErasingOptions& options) {
 }
 
 // Each channel is filled with a number of the host, which waits for no device.
-void fill_part(const Tensor& part, const std::vector<double>& value) {
+void fill_part(const Tensor& part, const Doubles& value) {
   if (value.size() == 1) {
     part.fill_(value[0]);
     return;
@@ -96,7 +97,7 @@ Tensor erase(const Tensor& images,
              int64_t left,
              int64_t height,
              int64_t width,
-             const std::vector<double>& value) {
+             const Doubles& value) {
   check_value("erase", images, value);
   const int64_t rows = images.size(-2);
   const int64_t columns = images.size(-1);

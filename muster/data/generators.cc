@@ -1,11 +1,13 @@
 // A list of generators. Collation joins those that the examples carry.
 #include "muster/data/generators.h"
 
+#include "muster/base/lists.h"
+
 namespace muster {
 
 Generators::Generators(const Generator& rng) : all_{rng} {}
 
-Generators::Generators(int64_t seed, int64_t epoch, const std::vector<int64_t>& indices) {
+Generators::Generators(int64_t seed, int64_t epoch, const Int64s& indices) {
   for (const int64_t index : indices)
     all_.emplace_back(seed, epoch, index);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/collate.h"
@@ -41,7 +42,7 @@ struct ExampleReader {
   const EpochBatches& epoch;
   WorkerPlace& place;
   std::vector<typename D::Example> examples = {};
-  std::vector<int64_t> indices = {};  // of the examples
+  Int64s indices = {};  // of the examples
 
   // The random numbers are those of `position`. In the handler of a sample that cannot be read it
   // calls `leave_out`.
@@ -61,8 +62,8 @@ struct ExampleReader {
   }
 
   // Those of the epoch's batch `number` that can be read.
-  void read_batch(int64_t number, const std::vector<int64_t>& samples, LoaderShared& shared) {
-    const std::vector<int64_t> positions = epoch.positions ? epoch.positions(number) : samples;
+  void read_batch(int64_t number, const Int64s& samples, LoaderShared& shared) {
+    const Int64s positions = epoch.positions ? epoch.positions(number) : samples;
     examples.reserve(samples.size());
     for (const size_t i : indices_of(samples))
       read(samples[i], positions[i], [&] {
@@ -74,7 +75,7 @@ struct ExampleReader {
 
   // For a batch of which no sample can be read: those after its last that can be, as many as it
   // has. The ranks stay together, as each has a batch.
-  void read_instead(const std::vector<int64_t>& samples) {
+  void read_instead(const Int64s& samples) {
     constexpr int64_t kMostTried = 10'000;  // samples
     const int64_t size = dataset.size(), most = std::min(size, kMostTried);
     const auto leave_out = [] {
@@ -91,7 +92,7 @@ struct ExampleReader {
 template <class Data>
 struct LoadedBatch {
   Data data;
-  std::vector<int64_t> indices;
+  Int64s indices;
   bool stands_in = false;  // for samples of which none could be read
 };
 
@@ -100,7 +101,7 @@ template <class D>
 auto joined_batch(const D& dataset,
                   const EpochBatches& epoch,
                   int64_t number,
-                  const std::vector<int64_t>& samples,
+                  const Int64s& samples,
                   LoaderShared& shared,
                   WorkerPlace& place) {
   using Data = decltype(joined_example(dataset));
@@ -133,7 +134,7 @@ auto load(const D& dataset,
           WorkerPlace& place) {
   const bool is_worker = place.worker >= 0;
   const MakingBatch making(shared.copy, is_worker ? stream : std::nullopt);
-  const std::vector<int64_t> samples = epoch.samples(number);
+  const Int64s samples = epoch.samples(number);
   const BatchPlaces places(shared.memory, std::ssize(samples));
   auto loaded = joined_batch(dataset, epoch, number, samples, shared, place);
   try {

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/uneven_inputs.h"
@@ -66,7 +67,7 @@ int64_t BadSamples::count() const {
   return std::ssize(all_);
 }
 
-std::vector<int64_t> BadSamples::all() const {
+Int64s BadSamples::all() const {
   const std::lock_guard lock(mutex_);
   return all_;
 }
@@ -418,7 +419,7 @@ void fail_sample(int64_t sample, const WorkerPlace& place) {
 
 namespace {
 
-std::string batch_text(const std::vector<int64_t>& samples, const WorkerPlace& place) {
+std::string batch_text(const Int64s& samples, const WorkerPlace& place) {
   return cat("batch of samples ",
              samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
              worker_text(place));
@@ -426,13 +427,11 @@ std::string batch_text(const std::vector<int64_t>& samples, const WorkerPlace& p
 
 }  // namespace
 
-void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
+void fail_batch(const Int64s& samples, const WorkerPlace& place) {
   fail_loading(batch_text(samples, place));
 }
 
-void fail_empty_batch(const std::vector<int64_t>& samples,
-                      int64_t tried,
-                      const WorkerPlace& place) {
+void fail_empty_batch(const Int64s& samples, int64_t tried, const WorkerPlace& place) {
   throw invalid_argument("data loader: ",
                          batch_text(samples, place),
                          ": expected a sample that can be read, got none of ",

@@ -15,9 +15,9 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/data/batch.h"
 #include "muster/data/batch_places.h"
@@ -51,13 +51,13 @@ class BadSamples {
  public:
   void add(int64_t sample, const std::string& why);
   int64_t count() const;
-  std::vector<int64_t> all() const;
+  Int64s all() const;
   // Warns of samples added since the last report.
   void report();
 
  private:
   mutable std::mutex mutex_;
-  std::vector<int64_t> all_;
+  Int64s all_;
   int64_t reported_ = 0;
   std::string first_;
 };
@@ -157,7 +157,7 @@ class LoaderCore {
   // Does nothing if restore() or a loop over steps has led to the middle of this epoch.
   void set_epoch(int64_t epoch);
   // Takes effect at the next start(), or at the next step.
-  void set_shares(std::vector<int64_t> shares) { new_shares_ = std::move(shares); }
+  void set_shares(Int64s shares) { new_shares_ = std::move(shares); }
   // Whether the step that ended is the last with the old shares; the current epoch must then be
   // restarted.
   bool shares_are_due() const { return !new_shares_.empty() && step_ended_; }
@@ -197,7 +197,7 @@ class LoaderCore {
   std::shared_ptr<BatchSampler> sampler_;
   DataPosition position_;
   LoaderStats stats_;
-  std::vector<int64_t> new_shares_;
+  Int64s new_shares_;
   bool step_ended_ = true;
   bool is_compared_ = false;
   bool within_steps_ = false;  // the last loop was one over steps()
@@ -234,11 +234,9 @@ void check_weight_read(const StepWeight& weight, int64_t batch);
 // The same with `what`, or the sample and the worker.
 [[noreturn]] void fail_loading(const std::string& what);
 [[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
-[[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
+[[noreturn]] void fail_batch(const Int64s& samples, const WorkerPlace& place);
 // No sample of the batch could be read, and none of the `tried` after them.
-[[noreturn]] void fail_empty_batch(const std::vector<int64_t>& samples,
-                                   int64_t tried,
-                                   const WorkerPlace& place);
+[[noreturn]] void fail_empty_batch(const Int64s& samples, int64_t tried, const WorkerPlace& place);
 // Without the frames of LibTorch's stack.
 std::string text_of_current_exception();
 

@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
@@ -32,9 +33,7 @@ struct Source {            // one data set
 
 constexpr Refusal refuse_mixture{"mixture", "pass one weight a data set"};
 
-void check_mixture(const std::vector<int64_t>& sizes,
-                   const std::vector<double>& weights,
-                   int64_t samples) {
+void check_mixture(const Int64s& sizes, const Doubles& weights, int64_t samples) {
   if (sizes.empty() || sizes.size() != weights.size())
     refuse_mixture("one weight for each data set",
                    cat(weights.size(), " weights for ", sizes.size(), " data sets"));
@@ -54,9 +53,9 @@ void check_mixture(const std::vector<int64_t>& sizes,
 }
 
 // Returns the slots of each data set in an epoch, by largest remainder.
-std::vector<int64_t> slots_of(const std::vector<double>& weights, int64_t samples) {
+Int64s slots_of(const Doubles& weights, int64_t samples) {
   const double sum = sum_of(weights);
-  std::vector<int64_t> slots;
+  Int64s slots;
   std::vector<std::pair<double, size_t>> by_remainder;
   for (const size_t i : indices_of(weights)) {
     const double exact = weights[i] / sum * as_double(samples);
@@ -71,8 +70,7 @@ std::vector<int64_t> slots_of(const std::vector<double>& weights, int64_t sample
   return slots;
 }
 
-std::vector<Source> sources_of(const std::vector<int64_t>& sizes,
-                               const std::vector<int64_t>& slots) {
+std::vector<Source> sources_of(const Int64s& sizes, const Int64s& slots) {
   std::vector<Source> sources;
   Source next;
   for (const size_t i : indices_of(sizes)) {
@@ -117,9 +115,7 @@ class MixedEpoch {
 
 }  // namespace
 
-SampleOrder mixture(const std::vector<int64_t>& sizes,
-                    const std::vector<double>& weights,
-                    int64_t samples) {
+SampleOrder mixture(const Int64s& sizes, const Doubles& weights, int64_t samples) {
   check_mixture(sizes, weights, samples);
   const int64_t all = sum_of(sizes);
   const int64_t of_epoch = samples == 0 ? all : samples;

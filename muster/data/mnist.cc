@@ -9,10 +9,10 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/lists.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -62,7 +62,7 @@ Tensor read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) 
   const size_t data_begin = 4 + 4 * dimensions;
   if (bytes.size() < data_begin)
     refuse_idx(path, "a whole IDX header", "a file cut short in it");
-  std::vector<int64_t> shape;
+  Int64s shape;
   uint64_t expected = 1;
   for (size_t i = 0; i < dimensions; ++i) {
     const uint32_t extent = big_endian(bytes, 4 + 4 * i);

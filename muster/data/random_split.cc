@@ -17,6 +17,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
@@ -30,7 +31,7 @@ namespace {
 
 constexpr Refusal refuse_split{"split"};
 
-std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, int64_t size) {
+Int64s counts_of_fractions(const Doubles& fractions, int64_t size) {
   const double sum = sum_of(fractions);
   constexpr double kTolerance = 1e-6;  // for fractions that were rounded
   const bool is_right =
@@ -39,7 +40,7 @@ std::vector<int64_t> counts_of_fractions(const std::vector<double>& fractions, i
     refuse_split("fractions of 0 or more that add to 1",
                  cat("[", join(fractions, ", "), "], which add to ", sum),
                  "give the last part what is left");
-  std::vector<int64_t> counts = mapped(fractions, [&](double fraction) -> int64_t {
+  Int64s counts = mapped(fractions, [&](double fraction) -> int64_t {
     return std::floor(as_double(size) * fraction);
   });
   int64_t left = size - sum_of(counts);
@@ -90,10 +91,10 @@ Tensor class_by_class(const Tensor& samples, const Tensor& labels) {
 }
 
 // Deals the samples out to parts of these lengths, so that all parts grow at an even rate.
-Tensors dealt_out(const Tensor& samples, const std::vector<int64_t>& lengths) {
+Tensors dealt_out(const Tensor& samples, const Int64s& lengths) {
   const double size = as_double(samples.numel());
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
-  std::vector<std::vector<int64_t>> parts(lengths.size());
+  std::vector<Int64s> parts(lengths.size());
   for (int64_t i = 0; i < samples.numel(); ++i) {
     size_t furthest_behind = 0;
     double most = -size;
@@ -113,7 +114,7 @@ Tensors dealt_out(const Tensor& samples, const std::vector<int64_t>& lengths) {
 
 }  // namespace
 
-std::vector<int64_t> SplitLengths::of(int64_t size) const {
+Int64s SplitLengths::of(int64_t size) const {
   const auto counts = counts_.empty() ? counts_of_fractions(fractions_, size) : counts_;
   const int64_t sum = sum_of(counts);
   const auto shown = cat("[", join(counts, ", "), "]");
@@ -151,7 +152,7 @@ std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
     refuse_split(cat("2 to ", size, " folds of ", size, " samples"),
                  cat(folds),
                  "pass another number of folds");
-  std::vector<int64_t> lengths = mapped_indices(
+  Int64s lengths = mapped_indices(
       folds, [&](int64_t fold) { return size / folds + (fold < size % folds ? 1 : 0); });
   Tensor samples = samples_in_order(size, options.shuffle, options.seed);
   Tensors tests;

@@ -25,6 +25,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -57,7 +58,7 @@ void check_size(int64_t dataset_size) {
 }
 
 // Returns how many samples can be drawn at all. Throws for a weight that is no weight.
-int64_t check_weights(const std::vector<double>& weights) {
+int64_t check_weights(const Doubles& weights) {
   int64_t possible = 0;
   for (const size_t i : indices_of(weights)) {
     if (!(weights[i] >= 0) || std::isinf(weights[i])) {
@@ -109,7 +110,7 @@ Tensor drawn(const Tensor& weights,
 }
 
 // The sort is stable, so every rank gets one order out of equal lengths.
-void sort_by_length(std::span<int64_t> samples, const std::vector<int64_t>& lengths) {
+void sort_by_length(std::span<int64_t> samples, const Int64s& lengths) {
   std::ranges::stable_sort(samples, [&](int64_t a, int64_t b) { return lengths[a] < lengths[b]; });
 }
 
@@ -178,7 +179,7 @@ SampleOrder pseudo_shuffled(int64_t dataset_size) {
 }
 
 // The fingerprint stands for the weights in the name, by which ranks compare their orders.
-SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool replacement) {
+SampleOrder weighted(const Doubles& weights, int64_t samples, bool replacement) {
   const int64_t possible = check_weights(weights);
   if (samples < 1 || (!replacement && samples > possible)) {
     throw invalid_argument(
@@ -223,7 +224,7 @@ SampleOrder class_balanced(const Tensor& labels, int64_t samples) {
 // Sorting within a window keeps the order's randomness across windows. Shuffled groups keep
 // training from always seeing short samples first.
 SampleOrder bucketed(const SampleOrder& order,
-                     const std::vector<int64_t>& lengths,
+                     const Int64s& lengths,
                      int64_t group,
                      int64_t window) {
   if (std::ssize(lengths) != order.dataset_size || group < 1 || window < group ||
@@ -241,11 +242,10 @@ SampleOrder bucketed(const SampleOrder& order,
   sorted.name =
       cat("bucketed(", order.name, ", ", fingerprint(lengths), ", ", group, ", ", window, ")");
   sorted.changes = true;
-  sorted.epoch =
-      [order, group, window, shared = std::make_shared<const std::vector<int64_t>>(lengths)](
-          int64_t seed, int64_t epoch) -> EpochOrder {
+  sorted.epoch = [order, group, window, shared = std::make_shared<const Int64s>(lengths)](
+                     int64_t seed, int64_t epoch) -> EpochOrder {
     const EpochOrder before = order.epoch(seed, epoch);
-    auto samples = std::make_shared<std::vector<int64_t>>(order.samples);
+    auto samples = std::make_shared<Int64s>(order.samples);
     for (int64_t i = 0; i < order.samples; ++i)
       (*samples)[i] = before(i);
     // No sample has the index -1, so these draws are no sample's.

@@ -17,9 +17,9 @@
 #include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -34,7 +34,7 @@ constexpr Refusal refuse_features{"standard scaler"};
 
 // As a vector by feature: statistics of `features` are over all other dimensions.
 Tensor along_features(const Tensor& statistic, const Tensor& features) {
-  std::vector<int64_t> shape(features.dim(), 1);
+  Int64s shape(features.dim(), 1);
   shape[features.dim() == 1 ? 0 : 1] = statistic.numel();
   return statistic.to(features.device(), features.scalar_type()).view(shape);
 }

@@ -34,7 +34,7 @@ void check_stream_number(const char* what, int64_t value, int64_t least) {
 // Takes one number after the other from values().
 class PositionNumbers {
  public:
-  explicit PositionNumbers(const std::vector<int64_t>& values) : values_(values) {}
+  explicit PositionNumbers(const Int64s& values) : values_(values) {}
 
   // A seed may be any number, so no bound holds for it.
   int64_t any() {
@@ -68,7 +68,7 @@ class PositionNumbers {
   }
 
  private:
-  const std::vector<int64_t>& values_;
+  const Int64s& values_;
   size_t at_ = 0;
 };
 
@@ -206,8 +206,8 @@ std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<Stream
 
 // from_values() reads the numbers in this order. A count stands before each list, since lists
 // differ in length.
-std::vector<int64_t> StreamPosition::values() const {
-  std::vector<int64_t> all{epoch, step, batch, seed, rank, ranks, examples, std::ssize(left)};
+Int64s StreamPosition::values() const {
+  Int64s all{epoch, step, batch, seed, rank, ranks, examples, std::ssize(left)};
   for (const auto& of_worker : left) {
     all.push_back(std::ssize(of_worker));
     for (const auto& part : of_worker)
@@ -218,7 +218,7 @@ std::vector<int64_t> StreamPosition::values() const {
 
 // The numbers may come from a damaged checkpoint, so counts are compared with what follows before
 // memory is taken.
-StreamPosition StreamPosition::from_values(const std::vector<int64_t>& values) {
+StreamPosition StreamPosition::from_values(const Int64s& values) {
   PositionNumbers numbers(values);
   StreamPosition position{.epoch = numbers.at_least(0),
                           .step = numbers.at_least(0),

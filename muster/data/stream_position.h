@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/data/loader_options.h"
 #include "muster/data/sampler_identity.h"
 
@@ -60,8 +61,8 @@ struct StreamPosition {
 
   // As numbers, for a checkpoint. Throws: invalid_argument for numbers that are not a valid
   // position.
-  std::vector<int64_t> values() const;
-  static StreamPosition from_values(const std::vector<int64_t>& values);
+  Int64s values() const;
+  static StreamPosition from_values(const Int64s& values);
 };
 
 // The options of a DataLoader as those of a stream, with the seed 0 and on one rank.

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "muster/base/lists.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -34,7 +35,7 @@ std::span<const int64_t> numbers_of(const Tensor& indices) {
 
 }  // namespace
 
-SubsetIndices::SubsetIndices(const std::vector<int64_t>& indices, int64_t size)
+SubsetIndices::SubsetIndices(const Int64s& indices, int64_t size)
     : SubsetIndices(at::tensor(indices, at::kLong), size) {}
 
 SubsetIndices::SubsetIndices(const Tensor& indices, int64_t size) : indices_(own_indices(indices)) {

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
@@ -85,13 +86,13 @@ Tensor batch_of_one(const Tensor& image) {
                         {image.numel(), image.stride(0), image.stride(1), image.stride(2)});
 }
 
-void check_deviations(const char* what, const std::vector<double>& deviation) {
+void check_deviations(const char* what, const Doubles& deviation) {
   if (std::any_of(deviation.begin(), deviation.end(), [](double value) { return !(value > 0); }))
     refuse_transform(what, "deviations above 0", join(deviation, ", "));
 }
 
 // Fills in one value a channel. A copy from the host would wait for the device.
-Tensor channels_on(c10::Device device, const std::vector<double>& values) {
+Tensor channels_on(c10::Device device, const Doubles& values) {
   auto tensor = at::empty({std::ssize(values), 1, 1}, at::device(device).dtype(at::kFloat));
   for (int64_t c = 0; c < std::ssize(values); ++c)
     tensor[c].fill_(values[c]);
@@ -249,9 +250,7 @@ Tensor to_float(const Tensor& image) {
   return is_bytes(image) ? image.to(at::kFloat).div_(255) : image;
 }
 
-Tensor normalize(const Tensor& image,
-                 const std::vector<double>& mean,
-                 const std::vector<double>& deviation) {
+Tensor normalize(const Tensor& image, const Doubles& mean, const Doubles& deviation) {
   check_image("normalize", image);
   const int64_t channels = image.size(0);
   if (std::ssize(mean) != channels || std::ssize(deviation) != channels)
@@ -271,7 +270,7 @@ Tensor normalize(const Tensor& image,
   return out;
 }
 
-NormalizeOnDevice::NormalizeOnDevice(std::vector<double> mean, std::vector<double> deviation)
+NormalizeOnDevice::NormalizeOnDevice(Doubles mean, Doubles deviation)
     : means_(std::move(mean)), deviations_(std::move(deviation)) {
   if (means_.size() != deviations_.size())
     refuse_transform("NormalizeOnDevice",

@@ -6,13 +6,14 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster::zipping {
 
-void check_accumulate(const std::vector<int64_t>& of_loaders) {
+void check_accumulate(const Int64s& of_loaders) {
   if (std::ranges::count(of_loaders, of_loaders.front()) == std::ssize(of_loaders))
     return;
   throw invalid_argument(
@@ -36,7 +37,7 @@ void check_distinct(const std::vector<const void*>& loaders) {
   }
 }
 
-void tell_of_epochs(const std::vector<int64_t>& batches) {
+void tell_of_epochs(const Int64s& batches) {
   const bool are_equal = std::ranges::count(batches, batches.front()) == std::ssize(batches);
   if (are_equal && batches.front() > 0)
     return;

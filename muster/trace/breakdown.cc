@@ -12,6 +12,7 @@
 #include <ranges>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -46,7 +47,7 @@ RankTimes times_of(const ActivityView& view, std::optional<int64_t> now_ns) {
 // The lower of the two middle values, where there are two.
 template <class Value>
 double median_of(const std::vector<RankTimes>& ranks, const Value& value) {
-  std::vector<double> values = mapped(ranks, [&](const RankTimes& rank) { return value(rank); });
+  Doubles values = mapped(ranks, [&](const RankTimes& rank) { return value(rank); });
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;

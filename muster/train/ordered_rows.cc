@@ -68,7 +68,7 @@ bool OrderedRows::Row::has_shape_of(const Row& other) const {
   return block == other.block || std::ranges::equal(*block, *other.block, is_alike);
 }
 
-std::vector<OrderedRows::Row> OrderedRows::rows_that_follow(std::vector<int64_t>& indices) {
+std::vector<OrderedRows::Row> OrderedRows::rows_that_follow(Int64s& indices) {
   std::vector<Row> rows;
   for (;; ++next_) {
     const auto found = waiting_.find(next_);
@@ -92,7 +92,7 @@ IndexedRows OrderedRows::take() {
   // Where each block's rows begin in the joined ones.
   std::map<const void*, int64_t> begins;
   std::vector<const Tensors*> blocks;
-  std::vector<int64_t> order;
+  Int64s order;
   int64_t joined = 0;
   for (const Row& row : rows) {
     const auto [begin, is_new] = begins.emplace(row.block.get(), joined);

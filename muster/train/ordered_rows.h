@@ -10,13 +10,14 @@
 #include <set>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 
 namespace muster::evaluation {
 
 // Tensors with a row for each index.
 struct IndexedRows {
-  std::vector<int64_t> indices = {};
+  Int64s indices = {};
   Tensors outputs = {};
 };
 
@@ -44,7 +45,7 @@ class OrderedRows {
     bool has_shape_of(const Row& other) const;
   };
   void check_like_before(const Tensors& outputs);
-  std::vector<Row> rows_that_follow(std::vector<int64_t>& indices);
+  std::vector<Row> rows_that_follow(Int64s& indices);
 
   int64_t size_;
   bool of_one_shape_;

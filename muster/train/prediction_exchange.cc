@@ -20,8 +20,8 @@ namespace muster::evaluation {
 // What a rank tells in a round.
 struct PredictionExchange::Said {
   bool is_over = false;
-  std::vector<std::vector<int64_t>> shapes = {};  // of the outputs
-  std::vector<int64_t> indices = {}, skipped = {};
+  std::vector<Int64s> shapes = {};  // of the outputs
+  Int64s indices = {}, skipped = {};
   std::string failure = {};
 };
 
@@ -34,8 +34,8 @@ std::string numbers_text(c10::IntArrayRef numbers) {
   return text;
 }
 
-std::vector<int64_t> take_numbers(ByteReader& reader) {
-  std::vector<int64_t> numbers(reader.take_number(' '));
+Int64s take_numbers(ByteReader& reader) {
+  Int64s numbers(reader.take_number(' '));
   for (int64_t& number : numbers)
     number = reader.take_number(' ');
   return numbers;
@@ -86,8 +86,8 @@ void PredictionExchange::give(const IndexedRows& mine) {
 }
 
 std::string PredictionExchange::message(const IndexedRows& mine, bool is_over) {
-  const std::vector<int64_t> all_skipped = options_.skipped();
-  const std::vector<int64_t> skipped(all_skipped.begin() + skipped_told_, all_skipped.end());
+  const Int64s all_skipped = options_.skipped();
+  const Int64s skipped(all_skipped.begin() + skipped_told_, all_skipped.end());
   skipped_told_ = std::ssize(all_skipped);
   return cat(is_over ? 1 : 0,
              " ",
@@ -105,7 +105,7 @@ PredictionExchange::Said PredictionExchange::read(const std::string& message) {
   Said said;
   said.is_over = reader.take_number(' ') == 1;
   said.shapes.resize(reader.take_number(' '));
-  for (std::vector<int64_t>& shape : said.shapes)
+  for (Int64s& shape : said.shapes)
     shape = take_numbers(reader);
   said.indices = take_numbers(reader);
   said.skipped = take_numbers(reader);

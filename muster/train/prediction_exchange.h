@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/train/ordered_rows.h"
@@ -19,7 +20,7 @@ namespace muster::evaluation {
 struct PredictionExchangeOptions {
   int64_t dataset_size = 0;
   // The samples that this rank's loader has skipped, and those of them from before.
-  std::function<std::vector<int64_t>()> skipped = {};
+  std::function<Int64s()> skipped = {};
   int64_t skipped_before = 0;
   // Pieces may lack the samples that were skipped, and differ in the shape of their rows. Otherwise
   // all samples are rows of one tensor.

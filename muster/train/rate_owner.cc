@@ -30,7 +30,7 @@ struct RateOwners {
 std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, std::string kind) {
   auto& all = RateOwners::instance();
   const std::lock_guard lock(all.mutex);
-  std::vector<double> rates = rates_of_groups(optimizer);
+  Doubles rates = rates_of_groups(optimizer);
   const std::shared_ptr<const RateOwner> owner = all.owners[&optimizer].lock();
   if (owner && owner->rates == rates) {
     throw failed_precondition(

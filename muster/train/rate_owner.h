@@ -6,13 +6,14 @@
 
 #include <memory>
 #include <string>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
 struct RateOwner {
-  std::string kind;           // "Schedule"
-  std::vector<double> rates;  // of the groups, as it has set them last
+  std::string kind;  // "Schedule"
+  Doubles rates;     // of the groups, as it has set them last
 };
 
 // Makes the owner of the optimizer's rates. The optimizer is free again when the last copy of what

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/train/schedule.h"
@@ -80,7 +81,7 @@ double one_cycle_rate(const OneCycleOptions& options,
 }
 
 // How many of the sorted milestones have come by `step`.
-int64_t milestones_passed(const std::vector<int64_t>& milestones, int64_t step) {
+int64_t milestones_passed(const Int64s& milestones, int64_t step) {
   return std::ranges::upper_bound(milestones, step) - milestones.begin();
 }
 
@@ -191,7 +192,7 @@ Rate step(int64_t every, double gamma) {
           cat("times ", gamma, " every ", every, " steps")};
 }
 
-Rate multi_step(std::vector<int64_t> milestones, double gamma) {
+Rate multi_step(Int64s milestones, double gamma) {
   expect_of_rate(gamma > 0, "multi_step", "a gamma above 0", gamma);
   std::ranges::sort(milestones);
   std::string text = cat("times ", gamma, " at steps ", join(milestones, ", "));
@@ -215,7 +216,7 @@ Rate lambda(std::function<double(int64_t)> factor, std::string text) {
 }
 
 // Each part counts its steps from where it begins.
-Rate sequential(std::vector<Rate> parts, std::vector<int64_t> milestones) {
+Rate sequential(std::vector<Rate> parts, Int64s milestones) {
   if (parts.empty() || milestones.size() + 1 != parts.size()) {
     throw invalid_argument(
         "rate::sequential: expected a milestone between every two of its parts, got ",

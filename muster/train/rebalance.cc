@@ -13,6 +13,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -25,7 +26,7 @@ namespace {
 constexpr const char* kShares = "shares";
 
 // The median leaves out the steps that something else has delayed.
-double median_or_zero(std::vector<double> values) {
+double median_or_zero(Doubles values) {
   if (values.empty())
     return 0;
   const auto middle = values.begin() + std::ssize(values) / 2;
@@ -35,9 +36,7 @@ double median_or_zero(std::vector<double> values) {
 
 }  // namespace
 
-Rebalance::Rebalance(ProcessGroup group,
-                     std::vector<int64_t> shares,
-                     const RebalanceOptions& options)
+Rebalance::Rebalance(ProcessGroup group, Int64s shares, const RebalanceOptions& options)
     : group_(std::move(group)), options_(options), search_(shares, options.at_least) {
   const bool all_have_some = all_of(shares, [](int64_t share) { return share >= 1; });
   if (!all_have_some || std::ssize(shares) != group_.size() || options_.every < 1) {
@@ -75,7 +74,7 @@ SavedState Rebalance::state() const {
 void Rebalance::load_state(const SavedState& state) {
   const Tensor saved = state.tensor("rebalance", kShares).contiguous();
   const auto* first = saved.const_data_ptr<int64_t>();
-  const std::vector<int64_t> found(first, first + saved.numel());
+  const Int64s found(first, first + saved.numel());
   if (std::ssize(found) != group_.size() || sum_of(found) != sum_of(shares())) {
     if (group_.rank() == 0) {
       log_warning("batch shares: [",

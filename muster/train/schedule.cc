@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
@@ -70,7 +71,7 @@ double Schedule::lr(size_t group) const {
   return optimizer_.param_groups().at(group).options().get_lr();
 }
 
-void Schedule::set_initial_lrs(const std::vector<double>& rates) {
+void Schedule::set_initial_lrs(const Doubles& rates) {
   if (rates.size() != initial_.size()) {
     throw invalid_argument("schedule: expected a rate for each of ",
                            plural(initial_.size(), "parameter group"),

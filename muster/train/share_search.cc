@@ -9,6 +9,7 @@
 
 #include <queue>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -24,16 +25,15 @@ namespace {
 constexpr int64_t kLongestRest = 16;  // comparisons without a trial, after trials that failed
 
 // A rank's time is taken to grow with its samples.
-std::vector<double> seconds_a_sample(const std::vector<double>& seconds,
-                                     const std::vector<int64_t>& shares) {
-  std::vector<double> of_one(seconds.size());
+Doubles seconds_a_sample(const Doubles& seconds, const Int64s& shares) {
+  Doubles of_one(seconds.size());
   for (const size_t rank : indices_of(seconds))
     of_one[rank] = seconds[rank] / as_number(shares[rank]);
   return of_one;
 }
 
 // The seconds of a step: all wait for the rank that takes longest.
-double longest_step(const std::vector<int64_t>& shares, const std::vector<double>& of_one) {
+double longest_step(const Int64s& shares, const Doubles& of_one) {
   double longest = 0;
   for (const size_t rank : indices_of(shares))
     longest = std::max(longest, as_number(shares[rank]) * of_one[rank]);
@@ -42,10 +42,8 @@ double longest_step(const std::vector<int64_t>& shares, const std::vector<double
 
 // Returns shares of the same sum, `part` of the way from one to the other. They are rounded towards
 // `from`, and are `from` itself where nothing is left of the way.
-std::vector<int64_t> between(const std::vector<int64_t>& from,
-                             const std::vector<int64_t>& to,
-                             double part) {
-  std::vector<int64_t> shares = from;
+Int64s between(const Int64s& from, const Int64s& to, double part) {
+  Int64s shares = from;
   for (const size_t rank : indices_of(from))
     shares[rank] += std::llround(std::trunc(as_number(to[rank] - from[rank]) * part));
   // The samples that rounding has left over go, one after the other, to the rank that is furthest
@@ -69,7 +67,7 @@ double in_ms(double seconds) {
 
 }  // namespace
 
-std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample, int64_t sum) {
+Int64s shares_by_speed(const Doubles& seconds_a_sample, int64_t sum) {
   const int64_t ranks = std::ssize(seconds_a_sample);
   const bool are_times = all_of(
       seconds_a_sample, [](double seconds) { return std::isfinite(seconds) && seconds > 0; });
@@ -85,7 +83,7 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
       sum_of<double>(seconds_a_sample, [&](const double seconds) { return 1 / seconds; });
   // Every rank gets one sample and the whole part of its share of the others. Each sample that is
   // left goes to the rank that would be ready with it first.
-  std::vector<int64_t> shares;
+  Int64s shares;
   for (const double seconds : seconds_a_sample) {
     const double part = as_number(sum - ranks) / (seconds * speed_of_all);
     shares.push_back(1 + static_cast<int64_t>(part));
@@ -107,7 +105,7 @@ std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample
 }
 
 // A trial is judged by the slowest rank, as the step is.
-bool ShareSearch::observe(const std::vector<double>& seconds) {
+bool ShareSearch::observe(const Doubles& seconds) {
   const auto [shortest, took] = std::ranges::minmax(seconds);
   if (shortest <= 0)
     return false;  // a rank has measured nothing
@@ -145,7 +143,7 @@ bool ShareSearch::go_back(double took) {
 }
 
 // A trial costs a step's time if it fails, so it must promise something.
-bool ShareSearch::try_others(const std::vector<double>& seconds) {
+bool ShareSearch::try_others(const Doubles& seconds) {
   const auto of_one = seconds_a_sample(seconds, kept_);
   const auto best = shares_by_speed(of_one, sum_of(kept_));
   const auto next = between(kept_, best, reach_);

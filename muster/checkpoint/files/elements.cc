@@ -48,7 +48,7 @@ std::vector<Stretch> stretches_of(const Elements& elements) {
 
 }  // namespace
 
-int64_t element_count(const std::vector<int64_t>& shape) {
+int64_t element_count(const Int64s& shape) {
   int64_t count = 1;
   for (const int64_t size : shape)
     count = saturated_product(count, size);
@@ -62,16 +62,13 @@ int64_t element_count(const Elements& elements) {
   return count;
 }
 
-Elements all_elements(const std::vector<int64_t>& shape) {
+Elements all_elements(const Int64s& shape) {
   return {{.begin = 0, .length = element_count(shape)}};
 }
 
 // Row-major order: a slice along the first dimension is one stretch, along any other one stretch
 // for each index before it.
-Elements slice_elements(const std::vector<int64_t>& shape,
-                        size_t dim,
-                        int64_t begin,
-                        int64_t length) {
+Elements slice_elements(const Int64s& shape, size_t dim, int64_t begin, int64_t length) {
   int64_t inner = 1, outer = 1;
   for (const size_t i : indices_of(shape)) {
     if (i < dim)

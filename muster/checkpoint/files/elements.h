@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
+
 namespace muster {
 
 // `count` ranges of `length` elements of the flattened tensor, whose starts are `stride` apart.
@@ -24,16 +26,13 @@ struct ElementRun {
 using Elements = std::vector<ElementRun>;
 
 // Saturates, because shapes also come from files.
-int64_t element_count(const std::vector<int64_t>& shape);
+int64_t element_count(const Int64s& shape);
 int64_t element_count(const Elements& elements);
 
 // Return all elements of a tensor of this shape, and those from `begin` to `begin + length` along
 // `dim`.
-Elements all_elements(const std::vector<int64_t>& shape);
-Elements slice_elements(const std::vector<int64_t>& shape,
-                        size_t dim,
-                        int64_t begin,
-                        int64_t length);
+Elements all_elements(const Int64s& shape);
+Elements slice_elements(const Int64s& shape, size_t dim, int64_t begin, int64_t length);
 
 // Empty, or the reason why these cannot be elements of a tensor of `total` elements: runs must stay
 // inside it and must not overlap.

@@ -7,7 +7,8 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -15,7 +16,7 @@ using Metadata = std::map<std::string, std::string>;
 
 struct TensorEntry {
   std::string dtype = "F32";  // the format's name
-  std::vector<int64_t> shape;
+  Int64s shape;
   uint64_t begin = 0;  // in the data, which follows the head
   uint64_t end = 0;
 

@@ -22,8 +22,8 @@ using nlohmann::json;
 constexpr size_t kMostOpen = 64;
 
 // Returns whole numbers of 0 or more; `wrong` becomes true for anything else.
-std::vector<int64_t> counts_in(const json& array, bool& wrong) {
-  std::vector<int64_t> counts;
+Int64s counts_in(const json& array, bool& wrong) {
+  Int64s counts;
   if (!array.is_array())
     wrong = true;
   for (const json& value : array) {
@@ -45,7 +45,7 @@ PieceRecord record_in(const json& value, bool& wrong) {
   }
   record.shape = counts_in(value["shape"], wrong);
   for (const json& run : value["runs"]) {
-    const std::vector<int64_t> numbers = counts_in(run, wrong);
+    const Int64s numbers = counts_in(run, wrong);
     if (numbers.size() != 4) {
       wrong = true;
       return record;

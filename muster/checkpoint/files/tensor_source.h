@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/elements.h"
 #include "muster/checkpoint/files/safetensors_file.h"
@@ -22,7 +23,7 @@ constexpr const char* kPiecesKey = "muster.pieces";
 
 // A record of a file's metadata, about a tensor of which it has a piece.
 struct PieceRecord {
-  std::vector<int64_t> shape;  // of the whole tensor
+  Int64s shape;  // of the whole tensor
   Elements elements;
 };
 using PieceRecords = std::map<std::string, PieceRecord>;

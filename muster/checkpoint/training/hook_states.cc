@@ -5,10 +5,10 @@
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
@@ -48,7 +48,7 @@ SavedState hook_states(ProcessGroup& group, const HookState& mine) {
   for (const auto& [name, tensor] : mine.tensors)
     state.tensors[kShared + name] = tensor;
   for (const auto& [name, tensor] : mine.own) {
-    std::vector<int64_t> sizes = tensor.sizes().vec();
+    Int64s sizes = tensor.sizes().vec();
     sizes.insert(sizes.begin(), group.size());
     const Tensor all = at::empty(sizes, tensor.options().device(group.device()));
     group.all_gather(all, tensor.to(group.device()).unsqueeze(0).contiguous());

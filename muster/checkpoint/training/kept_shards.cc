@@ -134,7 +134,7 @@ void KeptShards::keep(const KeptState& mine, ProcessGroup& group) {
   const int neighbour = (rank + distance_) % size, ward = (rank - distance_ + size) % size;
   if (neighbour != rank) {
     kept.wards.make_room(ward, heads[ward]);
-    std::vector<int64_t> sent(size), received(size);
+    Int64s sent(size), received(size);
     sent[neighbour] = kept.mine.bytes.numel();
     received[ward] = kept.wards.bytes.numel();
     group.all_to_all(kept.wards.bytes, kept.mine.bytes, received, sent);

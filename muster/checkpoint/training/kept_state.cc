@@ -61,9 +61,8 @@ KeptState as_rank0_had_it(const KeptState& mine) {
 std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates& mine) {
   constexpr int64_t kNone = -1;
   const int64_t version = mine.newest() != nullptr ? mine.newest()->version() : kNone;
-  std::vector<int64_t> versions =
-      mapped(group.all_gather_bytes(cat(version), "kept states"),
-             [](const std::string& text) -> int64_t { return std::stoll(text); });
+  Int64s versions = mapped(group.all_gather_bytes(cat(version), "kept states"),
+                           [](const std::string& text) -> int64_t { return std::stoll(text); });
   const int64_t newest = std::ranges::max(versions);
   if (newest == kNone)
     return std::nullopt;
@@ -93,7 +92,7 @@ void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& 
         group.send(bytes_in(tensor), to);
   }
   if (lacks_it) {
-    const auto make = [](const std::vector<int64_t>& shape, at::ScalarType type) {
+    const auto make = [](const Int64s& shape, at::ScalarType type) {
       return at::empty(shape, type);
     };
     KeptState state = room_by_head(head, make);

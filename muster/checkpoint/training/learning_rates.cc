@@ -16,7 +16,7 @@ LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimize
   const auto get = [&optimizer] {
     return rates_of_groups(optimizer);
   };
-  const auto set = [&optimizer](const std::vector<double>& rates) {
+  const auto set = [&optimizer](const Doubles& rates) {
     auto& groups = optimizer.param_groups();
     for (const size_t i : indices_of(groups))
       groups[i].options().set_lr(rates.at(i));

@@ -8,14 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
+
 namespace muster {
 
 // The rates of an optimizer's groups, or a schedule's initial ones for them.
 struct LearningRates {
   std::string name;
   const torch::optim::Optimizer* optimizer = nullptr;  // of the groups
-  std::function<std::vector<double>()> get = {};
-  std::function<void(const std::vector<double>&)> set = {};
+  std::function<Doubles()> get = {};
+  std::function<void(const Doubles&)> set = {};
 };
 
 LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimizer& optimizer);
@@ -31,7 +33,7 @@ class ProgramsRates {
 
  private:
   std::vector<LearningRates> rates_;
-  std::vector<std::vector<double>> before_;
+  std::vector<Doubles> before_;
 };
 
 }  // namespace muster

@@ -16,7 +16,7 @@ Tensors parameters_of(torch::optim::Optimizer& optimizer) {
                       [](const auto& group) -> const auto& { return group.params(); });
 }
 
-std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer) {
+Doubles rates_of_groups(const torch::optim::Optimizer& optimizer) {
   return mapped(optimizer.param_groups(),
                 [](const auto& group) { return group.options().get_lr(); });
 }

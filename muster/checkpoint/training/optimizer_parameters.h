@@ -6,8 +6,8 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
@@ -16,7 +16,7 @@ namespace muster {
 Tensors parameters_of(torch::optim::Optimizer& optimizer);
 
 // Its learning rates, by group.
-std::vector<double> rates_of_groups(const torch::optim::Optimizer& optimizer);
+Doubles rates_of_groups(const torch::optim::Optimizer& optimizer);
 
 // An optimizer steps twice on what it has twice, as LibTorch's net->parameters() has a weight that
 // two layers share. `owner` is who asks and `name_of` gives a parameter's name, for messages.

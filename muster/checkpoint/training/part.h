@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/safetensors.h"
@@ -116,8 +117,8 @@ concept NeedsNumbers = requires(const Part& part) {
 
 // Sets an optimizer's learning rates from initial ones: Schedule.
 template <class Part>
-concept HasInitialRates = requires(Part& part, const std::vector<double>& rates) {
-  { part.initial_lrs() } -> std::convertible_to<std::vector<double>>;
+concept HasInitialRates = requires(Part& part, const Doubles& rates) {
+  { part.initial_lrs() } -> std::convertible_to<Doubles>;
   { part.optimizer() } -> std::convertible_to<torch::optim::Optimizer&>;
   part.set_initial_lrs(rates);
 };
@@ -207,11 +208,10 @@ class PartOf<Object> : public TrainingPart {
   }
   std::optional<LearningRates> learning_rates() override {
     if constexpr (HasInitialRates<Object>) {
-      return LearningRates{
-          .name = name(),
-          .optimizer = &object_.optimizer(),
-          .get = [this] { return object_.initial_lrs(); },
-          .set = [this](const std::vector<double>& rates) { object_.set_initial_lrs(rates); }};
+      return LearningRates{.name = name(),
+                           .optimizer = &object_.optimizer(),
+                           .get = [this] { return object_.initial_lrs(); },
+                           .set = [this](const Doubles& rates) { object_.set_initial_lrs(rates); }};
     }
     return std::nullopt;
   }

@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
-#include <vector>
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/byte_text.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
@@ -63,7 +63,7 @@ void unpack_state(SavedState& all, const std::string& prefix, const std::string&
     all.texts[prefix + told_bytes(text[0])] = told_bytes(text[1]);
   for (const auto& entry : description["tensors"]) {
     const auto type = entry[1].get<at::ScalarType>();
-    Tensor tensor = at::empty(entry[2].get<std::vector<int64_t>>(), type);
+    Tensor tensor = at::empty(entry[2].get<Int64s>(), type);
     copy_bytes(reader.take(tensor.nbytes()), tensor);
     all.tensors[prefix + told_bytes(entry[0])] = std::move(tensor);
   }

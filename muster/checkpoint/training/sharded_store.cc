@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -53,7 +53,7 @@ const Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece) {
 TensorEntries whole_entries(const NamedTensors& moments, const TensorPieces& parameters) {
   TensorEntries entries;
   for (const auto& [name, tensor] : moments) {
-    std::vector<int64_t> shape = tensor.sizes().vec();
+    Int64s shape = tensor.sizes().vec();
     for (const TensorPiece& parameter : parameters)
       if (tensor.dim() > 0 && name.starts_with(parameter.name + "."))
         shape = parameter.shape;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
@@ -27,7 +28,7 @@ constexpr const char* kPositions = "positions";
 // Loaders with different numbers of workers divide the stream in different ways, so their parts
 // overlap.
 SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
-  std::vector<int64_t> all;
+  Int64s all;
   size_t workers = 0;
   for (const auto& bytes : group.all_gather_bytes(text_of_values(mine.values()))) {
     const auto of_rank = values_in<int64_t>(bytes);

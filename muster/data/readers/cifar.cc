@@ -6,10 +6,10 @@
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
@@ -36,7 +36,7 @@ std::string need_cifar(const std::string& folder, const std::string& name) {
 // All files are counted before memory is taken, so that the tensors are made in their whole size.
 TensorDataset read_files(const Strings& paths, const CifarKind& kind, bool as_bytes) {
   Strings files;
-  std::vector<int64_t> counts;
+  Int64s counts;
   for (const std::string& path : paths) {
     const std::string& bytes = files.emplace_back(read_data_file(path, kMaxCifarBytes));
     counts.push_back(count_cifar_records(bytes, kind, path));

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -33,11 +34,11 @@ void check_no_index(const CsvText& text, const std::string& path) {
 }
 
 // The features are the columns asked for, or else all but the label.
-std::vector<int64_t> columns_asked(const CsvText& text,
-                                   const CsvOptions& options,
-                                   std::optional<int64_t> label,
-                                   const std::string& path) {
-  std::vector<int64_t> columns =
+Int64s columns_asked(const CsvText& text,
+                     const CsvOptions& options,
+                     std::optional<int64_t> label,
+                     const std::string& path) {
+  Int64s columns =
       mapped(options.features, [&](const CsvColumn& column) { return text.find(column); });
   if (!columns.empty())
     return columns;
@@ -64,7 +65,7 @@ int64_t label_column(const CsvText& text, const CsvOptions& options) {
 }
 
 // Returns `count` columns from `first` on, of rows of `width` values.
-Tensor floats_of(const std::vector<double>& values, int64_t width, int64_t first, int64_t count) {
+Tensor floats_of(const Doubles& values, int64_t width, int64_t first, int64_t count) {
   const int64_t rows = width == 0 ? 0 : std::ssize(values) / width;
   auto tensor = at::empty({rows, count}, at::kFloat);
   auto* to = tensor.mutable_data_ptr<float>();
@@ -75,7 +76,7 @@ Tensor floats_of(const std::vector<double>& values, int64_t width, int64_t first
 
 // The labels are the last of each `width` values. A class must be a whole number that a double
 // holds exactly.
-Tensor classes_of(const std::vector<double>& values, int64_t width, const std::string& path) {
+Tensor classes_of(const Doubles& values, int64_t width, const std::string& path) {
   auto tensor = at::empty({std::ssize(values) / width}, at::kLong);
   auto* to = tensor.mutable_data_ptr<int64_t>();
   for (int64_t at = width - 1; at < std::ssize(values); at += width) {
@@ -93,7 +94,7 @@ Tensor classes_of(const std::vector<double>& values, int64_t width, const std::s
   return tensor;
 }
 
-void check_rows(const std::vector<double>& values, const std::string& path) {
+void check_rows(const Doubles& values, const std::string& path) {
   if (!values.empty())
     return;
   throw invalid_argument("csv: expected at least one row of numbers in '",

@@ -284,8 +284,8 @@ double CsvText::value_of(const Row& row, int64_t column, std::optional<double> m
          got);
 }
 
-std::vector<double> CsvText::values(const std::vector<int64_t>& columns) const {
-  std::vector<double> found;
+Doubles CsvText::values(const Int64s& columns) const {
+  Doubles found;
   for_each_row([&](const Row& row) {
     for (const int64_t column : columns)
       found.push_back(value_of(row, column, format_.missing));
@@ -293,11 +293,11 @@ std::vector<double> CsvText::values(const std::vector<int64_t>& columns) const {
   return found;
 }
 
-std::vector<double> CsvText::labelled_values(const std::vector<int64_t>& features,
-                                             int64_t label,
-                                             const Strings& classes) const {
+Doubles CsvText::labelled_values(const Int64s& features,
+                                 int64_t label,
+                                 const Strings& classes) const {
   const ClassNumbers numbers = numbers_of(classes);
-  std::vector<double> found;
+  Doubles found;
   for_each_row([&](const Row& row) {
     for (const int64_t column : features)
       found.push_back(value_of(row, column, format_.missing));

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -55,13 +56,11 @@ class CsvText {
   // The values of some columns, row by row. Throws: invalid_argument naming line and column of a
   // value that is not a number that a float can hold; or the line that has more or fewer columns
   // than the first.
-  std::vector<double> values(const std::vector<int64_t>& columns) const;
+  Doubles values(const Int64s& columns) const;
   // The same of the features and then the label, which CsvFormat::missing does not fill. If there
   // are `classes`, it is one of these texts, and its value the class's number. Throws: also for a
   // text that is no class, and for a class that is there twice.
-  std::vector<double> labelled_values(const std::vector<int64_t>& features,
-                                      int64_t label,
-                                      const Strings& classes) const;
+  Doubles labelled_values(const Int64s& features, int64_t label, const Strings& classes) const;
 
   // The texts of one column, row by row. Throws: as values.
   Strings texts(int64_t column) const;

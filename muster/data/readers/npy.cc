@@ -12,11 +12,11 @@
 #include <cstring>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -47,8 +47,8 @@ constexpr std::pair<KindAndSize, at::ScalarType> kTypes[] = {
 };
 
 // Fortran order puts the first dimension innermost. LibTorch counts an extent of 0 as 1.
-std::vector<int64_t> strides_of(const NpyHeader& header) {
-  std::vector<int64_t> strides(header.shape.size());
+Int64s strides_of(const NpyHeader& header) {
+  Int64s strides(header.shape.size());
   int64_t stride = 1;
   for (const size_t i : indices_of(strides)) {
     const size_t dimension = header.fortran_order ? i : strides.size() - 1 - i;

@@ -110,7 +110,7 @@ class HeaderText {
 
   // Python writes one extent as (3,), so a comma may stand before the end.
   void read_shape(NpyHeader& header) {
-    std::vector<int64_t>& found = header.shape;
+    Int64s& found = header.shape;
     found.clear();
     expect('(');
     while (!takes(')')) {

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -14,7 +15,7 @@ struct NpyHeader {
   char kind = 0;          // b (bool), i, u, f, c (complex)
   int64_t item_size = 0;  // bytes
   bool fortran_order = false;
-  std::vector<int64_t> shape;
+  Int64s shape;
   size_t data_begin = 0;
 };
 

@@ -14,6 +14,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/zero_padded.h"
@@ -187,8 +188,8 @@ Strings shards_of(const std::string& pattern) {
 struct WebSampleReader::State {
   Strings shards;
   WebShardsOptions options;
-  std::vector<int64_t> mine;  // numbers of shards, in this part's order
-  size_t next_shard = 0;      // in `mine`
+  Int64s mine;            // numbers of shards, in this part's order
+  size_t next_shard = 0;  // in `mine`
   std::unique_ptr<TarReader> tar;
   std::optional<WebName> name;  // the tar's next file, which was named and not read
   int64_t in_shard = 0;         // samples so far
