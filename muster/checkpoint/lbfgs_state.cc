@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
@@ -242,7 +243,7 @@ OptimizerPieces lbfgs_pieces(const Strings& names, LBFGS& optimizer) {
   for (const auto& [name, tensor] : fields.vectors)
     add(cat("lbfgs.", name), *tensor);
   for (const auto& [name, history] : fields.histories)
-    for (size_t i = 0; i < history->size(); ++i)
+    for (const size_t i : indices_of(*history))
       add(history_name(name, i), (*history)[i]);
   return result;
 }

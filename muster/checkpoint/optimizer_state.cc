@@ -362,7 +362,7 @@ class MergedDescription {
                        cat(one["kind"].dump(), " of ", one["groups"].size()),
                        "make them alike");
     }
-    for (size_t g = 0; g < merged_["groups"].size(); ++g) {
+    for (const size_t g : indices_of(merged_["groups"])) {
       const json own = one["groups"][g].value(kOwnParams, json::array());
       for (const json& name : one["groups"][g]["params"])
         add(name, g, contains(own, name));

@@ -191,7 +191,7 @@ class ConcatDataset {
   }
   void check_batches() const {
     Tensors of_first;
-    for (size_t i = 0; i < parts_.size(); ++i) {
+    for (const size_t i : indices_of(parts_)) {
       if (parts_[i].size == 0)
         continue;
       auto sample = parts_[i].get_batch(datasets::first_row(), /*pinned=*/false);

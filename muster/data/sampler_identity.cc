@@ -176,7 +176,7 @@ void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank) {
   if (by_rank.empty())
     return;
   int64_t taken = 0;  // of the global batch, by the ranks before
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+  for (const size_t rank : indices_of(by_rank)) {
     check_sampler_fields(by_rank, rank);
     if (std::cmp_not_equal(by_rank[rank].rank, rank)) {
       refuse_samplers(by_rank,

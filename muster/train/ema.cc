@@ -71,7 +71,7 @@ struct AverageLot {
 void lerp_in_lots(const Tensors& averages, const Tensors& weights, double part) {
   using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>;
   std::map<Kind, AverageLot> lots;
-  for (size_t i = 0; i < averages.size(); ++i) {
+  for (const size_t i : indices_of(averages)) {
     const Tensor& average = averages[i];
     const c10::Device device = average.device();
     AverageLot& lot = lots[{device.type(), device.index(), average.scalar_type()}];
@@ -145,7 +145,7 @@ void Ema::add(const TensorPiece& weight) {
   const Tensor& tensor = weight.tensor;
   pieces_.push_back(weight);
   pieces_.back().tensor.reset();
-  for (size_t i = 0; i < weights_.size(); ++i) {
+  for (const size_t i : indices_of(weights_)) {
     if (!weights_[i].is_same(tensor))
       continue;
     averages_.emplace_back(weight.name, kept_[i]);
@@ -171,7 +171,7 @@ void Ema::add(const TensorPiece& weight) {
 // Brings the averages to where net->to(device) has brought the weights. An average of another type
 // would be another average, so a weight that has changed its type is refused.
 void Ema::follow_weights() {
-  for (size_t i = 0; i < weights_.size(); ++i) {
+  for (const size_t i : indices_of(weights_)) {
     const Tensor &weight = weights_[i], &kept = kept_[i];
     require_memory("ema", names_[i], weight);
     if (weight.scalar_type() != types_[i] || weight.sizes() != kept.sizes())
@@ -229,7 +229,7 @@ void Ema::require_averaged_modules() const {
 void Ema::begin_swap() {
   refuse_while_swapped("second swap");
   require_averaged_modules();
-  for (size_t i = 0; i < weights_.size(); ++i) {
+  for (const size_t i : indices_of(weights_)) {
     require_memory("ema", names_[i], weights_[i]);
     if (weights_[i].sizes() != kept_[i].sizes())
       refuse_other_weight(names_[i], types_[i], kept_[i], weights_[i]);

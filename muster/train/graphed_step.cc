@@ -331,7 +331,7 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
   std::optional<Tensor> found;
   if (step_->is_late_)
     found = step_->late_.leaves_out();
-  for (size_t i = 0; i < device_steps_.size(); ++i)
+  for (const size_t i : indices_of(device_steps_))
     device_steps_[i]->capture(*numbers_[i], found);
   grad_norm_ = step_->grad_norm_;
   step_->end();
@@ -343,7 +343,7 @@ Tensor GraphedStep::replay(const Tensors& inputs) {
   step_->tell_of_earlier_steps();
   for (const size_t i : indices_of(inputs))
     inputs_[i].copy_(inputs[i], /*non_blocking=*/true);
-  for (size_t i = 0; i < device_steps_.size(); ++i)
+  for (const size_t i : indices_of(device_steps_))
     device_steps_[i]->before_replay(*numbers_[i]);
   if (step_->group_)
     step_->group_->watch_stream("replay", replays_ + 1, [&] { graph_->replay(); });

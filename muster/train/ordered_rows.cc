@@ -103,7 +103,7 @@ IndexedRows OrderedRows::take() {
     order.push_back(begin->second + row.place);
   }
   const Tensor places = at::tensor(order, at::kLong);
-  for (size_t i = 0; i < like_.size(); ++i) {
+  for (const size_t i : indices_of(like_)) {
     Tensors parts = mapped(blocks, [&](const auto* block) { return (*block)[i]; });
     taken.outputs.push_back(at::cat(parts).index_select(0, places));
   }

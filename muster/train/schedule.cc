@@ -90,7 +90,7 @@ Strings Schedule::needed_numbers() const {
 SavedState Schedule::state() const {
   SavedState saved;
   saved.numbers["step"] = as_number(step_);
-  for (size_t i = 0; i < initial_.size(); ++i)
+  for (const size_t i : indices_of(initial_))
     saved.numbers[cat("initial_lr.", i)] = initial_[i];
   return saved;
 }
@@ -168,7 +168,7 @@ SavedState Plateau::state() const {
   SavedState saved;
   saved.numbers = {
       {"best", best_}, {"bad", as_number(bad_)}, {"cooldown_left", as_number(cooldown_left_)}};
-  for (size_t i = 0; i < optimizer_.param_groups().size(); ++i)
+  for (const size_t i : indices_of(optimizer_.param_groups()))
     saved.numbers[cat("lr.", i)] = lr(i);
   return saved;
 }

@@ -8,6 +8,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shown_text.h"
@@ -110,7 +111,7 @@ PieceRecords parse_piece_records(const std::string& text, const std::string& fil
 }
 
 TensorSource::TensorSource(const Strings& paths) : paths_(paths) {
-  for (size_t file = 0; file < paths_.size(); ++file)
+  for (const size_t file : indices_of(paths_))
     add(file, opened(file));
 }
 

@@ -17,7 +17,7 @@ GivenOptions::GivenOptions(const std::vector<TrainedModels::NamedOptimizer>& opt
 
 // Groups that differ alike are one line.
 void GivenOptions::tell_differences() const {
-  for (size_t i = 0; i < optimizers_.size(); ++i) {
+  for (const size_t i : indices_of(optimizers_)) {
     const auto now = options_of_groups(*optimizers_[i].second);
     StringSet told;
     for (const size_t g : indices_of(now)) {

@@ -29,13 +29,13 @@ ProgramsRates::ProgramsRates(std::vector<LearningRates> rates) : rates_(std::mov
 }
 
 void ProgramsRates::restore() const {
-  for (size_t i = 0; i < rates_.size(); ++i)
+  for (const size_t i : indices_of(rates_))
     rates_[i].set(before_[i]);
 }
 
 // A person who has changed a rate and resumes would otherwise not see that it is ignored.
 void ProgramsRates::tell_differences() const {
-  for (size_t i = 0; i < rates_.size(); ++i) {
+  for (const size_t i : indices_of(rates_)) {
     const auto now = rates_[i].get();
     if (now == before_[i])
       continue;

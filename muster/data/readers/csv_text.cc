@@ -12,6 +12,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
@@ -137,7 +138,7 @@ bool CsvText::has_number_below_text() const {
   take_next(row);
   if (!take_next(row) || row.fields.size() != first_.size())
     return false;
-  for (size_t i = 0; i < first_.size(); ++i)
+  for (const size_t i : indices_of(first_))
     if (is_text(first_[i]) && is_number(row.fields[i].value()))
       return true;
   return false;
