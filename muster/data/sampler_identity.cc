@@ -101,9 +101,10 @@ std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
 }
 
 // Each message ends with all samplers, since the one that differs is not always the wrong one.
+template <class... Parts>
 [[noreturn]] void refuse_samplers(const std::vector<SamplerIdentity>& by_rank,
-                                  const std::string& what) {
-  throw invalid_argument("sampler: expected ", what, sampler_table(by_rank));
+                                  const Parts&... parts) {
+  throw invalid_argument("sampler: expected ", parts..., sampler_table(by_rank));
 }
 
 // Throws for the first field in which the rank differs from rank 0.
@@ -115,25 +116,25 @@ void check_sampler_fields(const std::vector<SamplerIdentity>& by_rank, size_t ra
     if (kFields[field].is_own || mine[field] == first[field])
       continue;
     refuse_samplers(by_rank,
-                    cat("the same ",
-                        kFields[field].name,
-                        " on every rank, got ",
-                        first[field],
-                        " on rank 0 and ",
-                        mine[field],
-                        " on rank ",
-                        rank,
-                        kNext));
+                    "the same ",
+                    kFields[field].name,
+                    " on every rank, got ",
+                    first[field],
+                    " on rank 0 and ",
+                    mine[field],
+                    " on rank ",
+                    rank,
+                    kNext);
   }
   if (by_rank[rank].order != by_rank[0].order) {
     refuse_samplers(by_rank,
-                    cat("the same order on every rank, got ",
-                        by_rank[0].order,
-                        " on rank 0 and ",
-                        by_rank[rank].order,
-                        " on rank ",
-                        rank,
-                        kNext));
+                    "the same order on every rank, got ",
+                    by_rank[0].order,
+                    " on rank 0 and ",
+                    by_rank[rank].order,
+                    " on rank ",
+                    rank,
+                    kNext);
   }
 }
 
@@ -180,42 +181,42 @@ void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank) {
     check_sampler_fields(by_rank, rank);
     if (std::cmp_not_equal(by_rank[rank].rank, rank)) {
       refuse_samplers(by_rank,
-                      cat("rank=",
-                          rank,
-                          " in the sampler of rank ",
-                          rank,
-                          ", got rank=",
-                          by_rank[rank].rank,
-                          "; two ranks would train on the same samples: pass the rank"));
+                      "rank=",
+                      rank,
+                      " in the sampler of rank ",
+                      rank,
+                      ", got rank=",
+                      by_rank[rank].rank,
+                      "; two ranks would train on the same samples: pass the rank");
     }
     if (by_rank[rank].share_begin != taken) {
       refuse_samplers(by_rank,
-                      cat("the same shares on every rank, got rank ",
-                          rank,
-                          "'s to begin at ",
-                          by_rank[rank].share_begin,
-                          " of the global batch, where those before it end at ",
-                          taken,
-                          "; give every rank the same list"));
+                      "the same shares on every rank, got rank ",
+                      rank,
+                      "'s to begin at ",
+                      by_rank[rank].share_begin,
+                      " of the global batch, where those before it end at ",
+                      taken,
+                      "; give every rank the same list");
     }
     taken += by_rank[rank].share;
   }
   if (by_rank[0].num_replicas != std::ssize(by_rank)) {
     refuse_samplers(by_rank,
-                    cat("num_replicas=",
-                        by_rank.size(),
-                        ", one for each rank, got ",
-                        by_rank[0].num_replicas,
-                        "; pass the group's size"));
+                    "num_replicas=",
+                    by_rank.size(),
+                    ", one for each rank, got ",
+                    by_rank[0].num_replicas,
+                    "; pass the group's size");
   }
   // Both are 0 without shares.
   if (taken != by_rank[0].global_batch) {
     refuse_samplers(by_rank,
-                    cat("shares that sum to the global batch of ",
-                        by_rank[0].global_batch,
-                        ", got ",
-                        taken,
-                        " over all ranks; give every rank the same list"));
+                    "shares that sum to the global batch of ",
+                    by_rank[0].global_batch,
+                    ", got ",
+                    taken,
+                    " over all ranks; give every rank the same list");
   }
 }
 

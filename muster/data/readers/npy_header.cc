@@ -23,20 +23,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kMaxDimensions = 64;
 // By kind and bytes. Each of these has a type in LibTorch, on which npy.cc relies.
-constexpr std::pair<char, int64_t> kKnown[] = {{'b', 1},
-                                               {'i', 1},
-                                               {'i', 2},
-                                               {'i', 4},
-                                               {'i', 8},
-                                               {'u', 1},
-                                               {'u', 2},
-                                               {'u', 4},
-                                               {'u', 8},
-                                               {'f', 2},
-                                               {'f', 4},
-                                               {'f', 8},
-                                               {'c', 8},
-                                               {'c', 16}};
+constexpr std::string_view kKnown = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16";
 static_assert(std::endian::native == std::endian::little, "'<' is this machine's byte order");
 
 constexpr FileRefusal refuse_npy{"npy", "save it again with numpy.save"};
@@ -141,7 +128,7 @@ class HeaderText {
                  "numbers",
                  "Python objects, which would be executed",
                  "save it with another dtype");
-    if (!contains(kKnown, std::pair(header.kind, header.item_size)))
+    if (!contains(split(kKnown, ' '), cat(header.kind, header.item_size)))
       refuse_npy(name_,
                  "bool, integers of 1 to 8, floats of 2 to 8, or complex numbers of 8 or 16 bytes",
                  cat("dtype '", escaped(text), "'"),
