@@ -31,7 +31,7 @@ class Unpickler {
       const Step step = lookup(kInstructions, code, nullptr);
       if (step == nullptr)
         refuse(cat("instruction ", int{code}));
-      step(*this);
+      (this->*step)();
     }
     pickle_.root = pop();
     pickle_.bytes = at_;
@@ -39,7 +39,7 @@ class Unpickler {
   }
 
  private:
-  using Step = void (*)(Unpickler&);
+  using Step = void (Unpickler::*)();
   static const std::pair<unsigned char, Step> kInstructions[47];
 
   [[noreturn]] void refuse(const std::string& got) const {
@@ -82,8 +82,6 @@ class Unpickler {
   }
   void push_number(int64_t number) { push({.kind = Kind::number, .number = number}); }
   void push_text(std::string_view text) { push({.kind = Kind::text, .text = std::string(text)}); }
-
-  void push_text_of(size_t bytes_of_size) { push_text(take(take_number(bytes_of_size))); }
   void push_list(std::vector<const PickledValue*> items) {
     push({.kind = Kind::list, .items = std::move(items)});
   }
@@ -118,7 +116,8 @@ class Unpickler {
   }
 
   // Of any number of bytes; only what fits an int64 has a value that anyone asks for.
-  void push_long(uint64_t size) {
+  void push_long() {
+    const uint64_t size = take_number(1);
     const std::string_view bytes = take(size);
     if (size == 0)
       return push_number(0);
@@ -147,38 +146,77 @@ class Unpickler {
       to.items.insert(to.items.end(), items.begin(), items.end());
   }
 
-  void keep_in_memo(uint64_t number) { memo_[number] = &top(); }
+  void push_signed() {
+    const int32_t number = take_number(4);
+    push_number(number);
+  }
 
-  void push_from_memo(uint64_t number) {
+  void read_global() {
+    const std::string module = take_line();
+    push_global(module, take_line());
+  }
+
+  void pop_global() {
+    const std::string name = pop()->text, module = pop()->text;
+    push_global(module, name);
+  }
+
+  void call() { push_call(pop_items(2)); }
+  void call_by_keys() {
+    pop();
+    call();
+  }
+
+  void memoize() { memo_[memo_.size()] = &top(); }
+  template <size_t bytes>
+  void keep_in_memo() {
+    memo_[take_number(bytes)] = &top();
+  }
+  template <size_t bytes>
+  void push_from_memo() {
+    const uint64_t number = take_number(bytes);
     const auto found = memo_.find(number);
     if (found == memo_.end())
       refuse(cat("a value that is not in the memo, ", number));
     stack_.push_back(found->second);
   }
 
-  static void read_global(Unpickler& u) {
-    const std::string module = u.take_line();
-    u.push_global(module, u.take_line());
+  template <size_t bytes>
+  void pass_over() {
+    take(bytes);
   }
-
-  static void pop_global(Unpickler& u) {
-    const std::string name = u.pop()->text, module = u.pop()->text;
-    u.push_global(module, name);
+  template <Kind kind>
+  void push_empty() {
+    push({.kind = kind});
   }
-
-  template <int bytes_of_size>
-  static void text_of(Unpickler& u) {
-    u.push_text_of(bytes_of_size);
+  template <int64_t number>
+  void push_known() {
+    push_number(number);
   }
-
-  static void empty_list(Unpickler& u) { u.push_list({}); }
-
-  template <int count>
-  static void list_of(Unpickler& u) {
-    u.push_list(u.pop_items(count));
+  template <size_t bytes>
+  void push_whole() {
+    push_number(take_number(bytes));
   }
-
-  static void call(Unpickler& u) { u.push_call(u.pop_items(2)); }
+  template <size_t bytes_of_size>
+  void text_of() {
+    push_text(take(take_number(bytes_of_size)));
+  }
+  template <size_t count>
+  void list_of() {
+    push_list(pop_items(count));
+  }
+  void list_to_mark() { push_list(pop_to_mark()); }
+  template <Kind kind, size_t count>
+  void add_some() {
+    add(kind, pop_items(count));
+  }
+  template <Kind kind>
+  void add_to_mark() {
+    add(kind, pop_to_mark());
+  }
+  void drop() { pop(); }
+  void push_again() { stack_.push_back(&top()); }
+  void push_persistent() { push({.kind = Kind::persistent, .items = pop_items(1)}); }
 
   void push_global(const std::string& module, const std::string& name) {
     if (module.size() + name.size() > kLongestGlobal)
@@ -214,65 +252,57 @@ class Unpickler {
 // What each instruction does. "SHORT" and "LONG" ones differ in the bytes of the size.
 const std::pair<unsigned char, Unpickler::Step> Unpickler::kInstructions[] = {
     // Values.
-    {0x80, [](Unpickler& u) { u.take(1); }},  // PROTO
-    {0x95, [](Unpickler& u) { u.take(8); }},  // FRAME
-    {'(', [](Unpickler& u) { u.push({.kind = Kind::mark}); }},
-    {'N', [](Unpickler& u) { u.push({}); }},
-    {0x88, [](Unpickler& u) { u.push_number(1); }},
-    {0x89, [](Unpickler& u) { u.push_number(0); }},
-    {'K', [](Unpickler& u) { u.push_number(u.take_number(1)); }},
-    {'M', [](Unpickler& u) { u.push_number(u.take_number(2)); }},
-    {'J',
-     [](Unpickler& u) {
-       const int32_t number = u.take_number(4);
-       u.push_number(number);
-     }},
-    {0x8a, [](Unpickler& u) { u.push_long(u.take_number(1)); }},
-    {'G', [](Unpickler& u) { u.push_real(); }},
+    {0x80, &Unpickler::pass_over<1>},  // PROTO
+    {0x95, &Unpickler::pass_over<8>},  // FRAME
+    {'(', &Unpickler::push_empty<Kind::mark>},
+    {'N', &Unpickler::push_empty<Kind::none>},
+    {0x88, &Unpickler::push_known<1>},
+    {0x89, &Unpickler::push_known<0>},
+    {'K', &Unpickler::push_whole<1>},
+    {'M', &Unpickler::push_whole<2>},
+    {'J', &Unpickler::push_signed},
+    {0x8a, &Unpickler::push_long},
+    {'G', &Unpickler::push_real},
     // Texts: BINUNICODE, BINBYTES, BINSTRING, then the short ones and the long ones.
-    {'X', &text_of<4>},
-    {'B', &text_of<4>},
-    {'T', &text_of<4>},
-    {0x8c, &text_of<1>},
-    {'C', &text_of<1>},
-    {'U', &text_of<1>},
-    {0x8d, &text_of<8>},
-    {0x8e, &text_of<8>},
+    {'X', &Unpickler::text_of<4>},
+    {'B', &Unpickler::text_of<4>},
+    {'T', &Unpickler::text_of<4>},
+    {0x8c, &Unpickler::text_of<1>},
+    {'C', &Unpickler::text_of<1>},
+    {'U', &Unpickler::text_of<1>},
+    {0x8d, &Unpickler::text_of<8>},
+    {0x8e, &Unpickler::text_of<8>},
     // Collections.
-    {'}', [](Unpickler& u) { u.push({.kind = Kind::dict}); }},
-    {']', &empty_list},
-    {')', &empty_list},
-    {0x8f, &empty_list},  // EMPTY_SET
-    {'t', [](Unpickler& u) { u.push_list(u.pop_to_mark()); }},
-    {0x91, [](Unpickler& u) { u.push_list(u.pop_to_mark()); }},  // FROZENSET
-    {0x85, &list_of<1>},
-    {0x86, &list_of<2>},
-    {0x87, &list_of<3>},
-    {'a', [](Unpickler& u) { u.add(Kind::list, u.pop_items(1)); }},
-    {'e', [](Unpickler& u) { u.add(Kind::list, u.pop_to_mark()); }},
-    {0x90, [](Unpickler& u) { u.add(Kind::list, u.pop_to_mark()); }},  // ADDITEMS
-    {'s', [](Unpickler& u) { u.add(Kind::dict, u.pop_items(2)); }},
-    {'u', [](Unpickler& u) { u.add(Kind::dict, u.pop_to_mark()); }},
+    {'}', &Unpickler::push_empty<Kind::dict>},
+    {']', &Unpickler::list_of<0>},
+    {')', &Unpickler::list_of<0>},
+    {0x8f, &Unpickler::list_of<0>},  // EMPTY_SET
+    {'t', &Unpickler::list_to_mark},
+    {0x91, &Unpickler::list_to_mark},  // FROZENSET
+    {0x85, &Unpickler::list_of<1>},
+    {0x86, &Unpickler::list_of<2>},
+    {0x87, &Unpickler::list_of<3>},
+    {'a', &Unpickler::add_some<Kind::list, 1>},
+    {'e', &Unpickler::add_to_mark<Kind::list>},
+    {0x90, &Unpickler::add_to_mark<Kind::list>},  // ADDITEMS
+    {'s', &Unpickler::add_some<Kind::dict, 2>},
+    {'u', &Unpickler::add_to_mark<Kind::dict>},
     // The memo, and the stack itself.
-    {'q', [](Unpickler& u) { u.keep_in_memo(u.take_number(1)); }},
-    {'r', [](Unpickler& u) { u.keep_in_memo(u.take_number(4)); }},
-    {0x94, [](Unpickler& u) { u.keep_in_memo(u.memo_.size()); }},  // MEMOIZE
-    {'h', [](Unpickler& u) { u.push_from_memo(u.take_number(1)); }},
-    {'j', [](Unpickler& u) { u.push_from_memo(u.take_number(4)); }},
-    {'0', [](Unpickler& u) { u.pop(); }},
-    {'2', [](Unpickler& u) { u.stack_.push_back(&u.top()); }},
+    {'q', &Unpickler::keep_in_memo<1>},
+    {'r', &Unpickler::keep_in_memo<4>},
+    {0x94, &Unpickler::memoize},
+    {'h', &Unpickler::push_from_memo<1>},
+    {'j', &Unpickler::push_from_memo<4>},
+    {'0', &Unpickler::drop},
+    {'2', &Unpickler::push_again},
     // Names of functions, and calls of them.
-    {'c', &read_global},
-    {0x93, &pop_global},  // STACK_GLOBAL
-    {'R', &call},
-    {0x81, &call},  // NEWOBJ
-    {0x92,          // NEWOBJ_EX
-     [](Unpickler& u) {
-       u.pop();
-       call(u);
-     }},
-    {'b', [](Unpickler& u) { u.pop(); }},  // BUILD: the state of an object
-    {'Q', [](Unpickler& u) { u.push({.kind = Kind::persistent, .items = u.pop_items(1)}); }},
+    {'c', &Unpickler::read_global},
+    {0x93, &Unpickler::pop_global},  // STACK_GLOBAL
+    {'R', &Unpickler::call},
+    {0x81, &Unpickler::call},          // NEWOBJ
+    {0x92, &Unpickler::call_by_keys},  // NEWOBJ_EX
+    {'b', &Unpickler::drop},           // BUILD: the state of an object
+    {'Q', &Unpickler::push_persistent},
 };
 
 }  // namespace
