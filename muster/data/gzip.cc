@@ -30,9 +30,10 @@ struct EndInflate {
 };
 
 // Every fault of a gzip file has the same remedy, so the message ends alike.
-[[noreturn]] void refuse_gzip(const std::string& name, const std::string& got) {
+template <class... Parts>
+[[noreturn]] void refuse_gzip(const std::string& name, const Parts&... got) {
   throw invalid_argument(
-      "gzip: expected a whole gzip file in '", name, "', got ", got, "; fetch the file again");
+      "gzip: expected a whole gzip file in '", name, "', got ", got..., "; fetch the file again");
 }
 
 void check_bound(const std::string& name, uint64_t bytes, uint64_t max_bytes) {
@@ -89,15 +90,15 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
       if (used == bytes.size())
         return out;
       if (!is_gzip(bytes.substr(used)))
-        refuse_gzip(name, cat(bytes.size() - used, " bytes of something else after its end"));
+        refuse_gzip(name, bytes.size() - used, " bytes of something else after its end");
       inflateReset(&stream);
       continue;
     }
     const bool is_used_up = stream.avail_in == 0 && fed == bytes.size() && got == 0;
     if (result == Z_BUF_ERROR || (result == Z_OK && is_used_up))
-      refuse_gzip(name, cat("one cut short after ", bytes.size(), " bytes"));
+      refuse_gzip(name, "one cut short after ", bytes.size(), " bytes");
     if (result != Z_OK)
-      refuse_gzip(name, cat("damaged data (", fault_of(stream), ")"));
+      refuse_gzip(name, "damaged data (", fault_of(stream), ")");
   }
 }
 

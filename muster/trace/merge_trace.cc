@@ -150,10 +150,11 @@ class TraceWriter : NoCopy {
       ::unlink(aside_.c_str());  // an error
   }
 
-  void add(const std::string& event) {
+  template <class... Parts>
+  void add(const Parts&... event) {
     if (!std::exchange(first_, false))
       text_ += ",\n";
-    text_ += event;
+    text_ += cat(event...);
     if (text_.size() >= kWrittenAtOnce)
       flush();
   }
@@ -219,8 +220,7 @@ class RankEvents {
   }
 
   void add_metadata(const char* name, const std::string& place, const std::string& argument) {
-    writer_.add(
-        cat("{\"ph\":\"M\",\"name\":\"", name, "\",", place, ",\"args\":{", argument, "}}"));
+    writer_.add("{\"ph\":\"M\",\"name\":\"", name, "\",", place, ",\"args\":{", argument, "}}");
   }
 
   void add_thread_name(const TraceEvent& event) {
@@ -234,17 +234,17 @@ class RankEvents {
                                      ? to_string(static_cast<Category>(event.category))
                                      : "span";
     const int64_t duration = std::max<int64_t>(time_difference(event.end_ns, event.begin_ns), 0);
-    writer_.add(cat("{\"ph\":\"X\",\"name\":",
-                    name_of(event),
-                    ",\"cat\":\"",
-                    category,
-                    "\",",
-                    place(event),
-                    ",\"ts\":",
-                    time(event.begin_ns),
-                    ",\"dur\":",
-                    microseconds(duration),
-                    "}"));
+    writer_.add("{\"ph\":\"X\",\"name\":",
+                name_of(event),
+                ",\"cat\":\"",
+                category,
+                "\",",
+                place(event),
+                ",\"ts\":",
+                time(event.begin_ns),
+                ",\"dur\":",
+                microseconds(duration),
+                "}");
   }
 
   // Calls overlap each other and the spans of their thread, so each is a begin and an end that
@@ -256,15 +256,15 @@ class RankEvents {
                                  ++calls_,
                                  "\"},",
                                  place(event));
-    writer_.add(cat("{\"ph\":\"b\",",
-                    what,
-                    ",\"ts\":",
-                    time(event.begin_ns),
-                    ",\"args\":{\"what\":",
-                    quoted_(std::string(text_in(event.detail))),
-                    ",\"bytes\":",
-                    event.bytes,
-                    "}}"));
+    writer_.add("{\"ph\":\"b\",",
+                what,
+                ",\"ts\":",
+                time(event.begin_ns),
+                ",\"args\":{\"what\":",
+                quoted_(std::string(text_in(event.detail))),
+                ",\"bytes\":",
+                event.bytes,
+                "}}");
     writer_.add(
         cat("{\"ph\":\"e\",", what, ",\"ts\":", time(std::max(event.begin_ns, event.end_ns)), "}"));
   }

@@ -72,7 +72,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::tensor || key_ != "dtype")
       return unexpected("a text");
     if (safetensors_element_size(value) == 0)
-      return stop(cat("tensor '", tensor_, "' has the unknown dtype '", value, "'"));
+      return stop("tensor '", tensor_, "' has the unknown dtype '", value, "'");
     entry_.dtype = value;
     return true;
   }
@@ -94,18 +94,17 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     key_ = value;
     if (place_ == Place::top) {
       tensor_ = value;
-      return names_.insert(value).second || stop(cat("the name '", value, "' twice"));
+      return names_.insert(value).second || stop("the name '", value, "' twice");
     }
     if (place_ == Place::tensor && value != "dtype" && value != "shape" && value != "data_offsets")
-      return stop(cat("tensor '", tensor_, "' has the unknown key '", value, "'"));
-    return keys_.insert(value).second ||
-           stop(cat("the key '", value, "' twice in '", tensor_, "'"));
+      return stop("tensor '", tensor_, "' has the unknown key '", value, "'");
+    return keys_.insert(value).second || stop("the key '", value, "' twice in '", tensor_, "'");
   }
 
   bool end_object() override {
     if (place_ == Place::tensor) {
       if (keys_.size() != 3 || offsets_ != 2)
-        return stop(cat("tensor '", tensor_, "' lacks dtype, shape or two data_offsets"));
+        return stop("tensor '", tensor_, "' lacks dtype, shape or two data_offsets");
       header.tensors.emplace(tensor_, std::move(entry_));
     }
     return move_to(place_ == Place::top ? Place::done : Place::top);
@@ -123,7 +122,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(size_t position,
                    const std::string&,
                    const nlohmann::detail::exception&) override {
-    return stop(cat("no valid JSON at byte ", position));
+    return stop("no valid JSON at byte ", position);
   }
 
  private:
@@ -133,8 +132,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     place_ = place;
     return true;
   }
-  bool stop(std::string why) {
-    problem = std::move(why);
+  template <class... Parts>
+  bool stop(const Parts&... why) {
+    problem = cat(why...);
     return false;
   }
   bool unexpected(const std::string& what) {

@@ -24,10 +24,6 @@ template <class... Parts>
   throw invalid_argument("checkpoints: expected ", parts...);
 }
 
-bool names_it(const Strings& names, const std::string& name) {
-  return contains(names, name);
-}
-
 }  // namespace
 
 // The generators are a part like any other, so "generators" is a name that is taken.
@@ -69,7 +65,7 @@ bool Training::is_part(const std::string& name) const {
 }
 
 bool Training::is_fresh(const std::string& name) const {
-  return names_it(options_.fresh, name);
+  return contains(options_.fresh, name);
 }
 
 TrainingState Training::whole_state() {
@@ -234,7 +230,7 @@ bool Training::keeps_its_state(const TrainingPart& part,
                                bool may_begin_anew) const {
   if (may_begin_anew && is_fresh(part.name()))
     return true;
-  return names_it(options_.new_parts, part.name()) && !has_part(read, part.name());
+  return contains(options_.new_parts, part.name()) && !has_part(read, part.name());
 }
 
 // A load that fails on one rank fails on all, so that none goes on alone.
