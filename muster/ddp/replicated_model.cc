@@ -147,7 +147,7 @@ void ReplicatedModel::broadcast(const Tensors& tensors, int root) {
 }
 
 void ReplicatedModel::broadcast_all(int root) {
-  broadcast(mapped(kept_, [](const Tensor& tensor) { return tensor.detach(); }), root);
+  broadcast(mapped(kept_, &Tensor::detach), root);
   broadcast(buffers(), root);
 }
 

@@ -2,9 +2,12 @@
 #include "muster/ddp/trained_parameters.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
+#include "muster/base/mapped.h"
 #include "muster/ddp/gradient_reducer.h"
+#include "muster/optim/each_once.h"
 
 namespace muster {
 
@@ -26,27 +29,12 @@ TrainedParameters trained_parameters(const ModelSource& model) {
   return found;
 }
 
-namespace {
-
-template <class Range>
-Tensors each_once(const Range& tensors) {
-  Tensors found;
-  std::set<const c10::TensorImpl*> seen;
-  for (const Tensor& tensor : tensors) {
-    if (seen.insert(tensor.unsafeGetTensorImpl()).second)
-      found.push_back(tensor);
-  }
-  return found;
-}
-
-}  // namespace
-
 Tensors distinct_parameters(const torch::nn::Module& model) {
-  return each_once(model.parameters());
+  return optim::each_once(model.parameters());
 }
 
 Tensors distinct_parameters(const torch::jit::Module& model) {
-  return each_once(model.parameters());
+  return optim::each_once(mapped_to<Tensors>(model.parameters(), std::identity()));
 }
 
 // An accumulator is compared only where both have one: a frozen parameter keeps its values.

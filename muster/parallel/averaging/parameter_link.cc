@@ -145,8 +145,8 @@ void send_tensors(ProcessGroup& pair, int to, const Tensors& tensors) {
 // The tensors are written in place, lot by lot as the sender made them.
 void receive_tensors(ProcessGroup& pair, int from, const Tensors& tensors) {
   for (const Tensors& lot : lots_of(tensors)) {
-    int64_t elements = sum_of<int64_t>(lot, [&](const Tensor& tensor) { return tensor.numel(); });
-    const Tensor flat = at::empty({elements}, lot[0].options().device(at::kCPU));
+    const Tensor flat =
+        at::empty({sum_of<int64_t>(lot, &Tensor::numel)}, lot[0].options().device(at::kCPU));
     pair.recv(flat, from);
     copy_from_flat(flat, lot);
   }

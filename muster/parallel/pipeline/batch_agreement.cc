@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/rows.h"
 #include "muster/parallel/pipeline/checks.h"
 
@@ -69,7 +70,7 @@ std::string BatchAgreement::problem_of(const Tensor& batch,
                " like the first step's, ",
                to_text(*known),
                ", got ",
-               to_text(form_of(batch)),
+               tensor_text(batch),
                " in step ",
                step,
                ", from micro-batch 0 on",

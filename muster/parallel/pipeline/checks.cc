@@ -12,6 +12,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/capabilities.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/pipeline/message_order.h"
@@ -66,7 +67,7 @@ BatchMark mark_of_batch(const Tensor& input, const Tensor& target) {
     return {};
   // Hashes of two kinds of devices are of two kinds.
   const std::string forms =
-      cat(to_text(form_of(input)), input.is_cpu(), to_text(form_of(target)), target.is_cpu());
+      cat(tensor_text(input), input.is_cpu(), tensor_text(target), target.is_cpu());
   return {.forms = std::bit_cast<int64_t>(std::hash<std::string>()(forms)),
           .input = hash_of_bits(input),
           .target = hash_of_bits(target)};

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
@@ -50,9 +51,8 @@ void PipelineFailure::rethrow_explained() {
   try {
     throw;
   } catch (const Error& error) {
-    const bool of_a_peer = error.code() == ErrorCode::peer_failed ||
-                           error.code() == ErrorCode::timeout ||
-                           error.code() == ErrorCode::backend_failed;
+    const bool of_a_peer = is_one_of(
+        error.code(), ErrorCode::peer_failed, ErrorCode::timeout, ErrorCode::backend_failed);
     const std::string ours = cat(here, ": ", error.what());
     const std::string first = first_cause(ours);
     if (!of_a_peer)

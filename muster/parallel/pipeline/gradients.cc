@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/parallel/pipeline/messages.h"
 
 namespace muster {
@@ -25,7 +26,7 @@ namespace {
 std::string form_of_tied(const Tensor& parameter) {
   if (!parameter.defined())
     return "";
-  const std::string form = to_text(form_of(parameter));
+  const std::string form = tensor_text(parameter);
   return parameter.requires_grad() ? form : cat(form, ", frozen");
 }
 
@@ -70,7 +71,7 @@ void require_dense(const Tensor& parameter, const char* where, const ProcessGrou
   throw invalid_argument("pipeline: expected dense gradients ",
                          where,
                          ", got a sparse one of ",
-                         to_text(form_of(parameter)),
+                         tensor_text(parameter),
                          " (rank ",
                          group.job_rank(),
                          "); make the embedding without .sparse(true)");

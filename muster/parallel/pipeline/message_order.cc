@@ -206,33 +206,30 @@ void check_queues(const PipelineSchedule& schedule, const std::string& of_what) 
       "; do micro-batches in the same order at all stages, or train on CPUs");
 }
 
+// The action's message between this stage and the one before it, where both are there.
+std::optional<PipelineMessage> message_into(int stage,
+                                            const PipelineAction& action,
+                                            const PipelineSchedule& schedule) {
+  if (stage == 0 || stage == schedule.stages || action.kind == ActionKind::weight_grad)
+    return std::nullopt;
+  return PipelineMessage{action.kind != ActionKind::forward, stage, action.micro_batch};
+}
+
 }  // namespace
 
 // It returns the message that must come before the action, or nothing where none is needed.
 std::optional<PipelineMessage> needed_by(const PipelineAction& action,
                                          const PipelineSchedule& schedule) {
-  if (action.kind == ActionKind::forward) {
-    if (action.stage == 0)
-      return std::nullopt;
-    return PipelineMessage{false, action.stage, action.micro_batch};
-  }
-  if (action.kind == ActionKind::weight_grad || action.stage + 1 == schedule.stages)
-    return std::nullopt;
-  return PipelineMessage{true, action.stage + 1, action.micro_batch};
+  return message_into(
+      action.stage + (action.kind == ActionKind::forward ? 0 : 1), action, schedule);
 }
 
 // A message is named by the later of its two stages, as in needed_by(), so both sides name it
 // alike.
 std::optional<PipelineMessage> made_by(const PipelineAction& action,
                                        const PipelineSchedule& schedule) {
-  if (action.kind == ActionKind::forward) {
-    if (action.stage + 1 == schedule.stages)
-      return std::nullopt;
-    return PipelineMessage{false, action.stage + 1, action.micro_batch};
-  }
-  if (action.kind == ActionKind::weight_grad || action.stage == 0)
-    return std::nullopt;
-  return PipelineMessage{true, action.stage, action.micro_batch};
+  return message_into(
+      action.stage + (action.kind == ActionKind::forward ? 1 : 0), action, schedule);
 }
 
 // A gradient comes from its stage itself, and an activation from the stage before.

@@ -248,7 +248,7 @@ Tensor clip_stages(const std::vector<PipelineStage>& stages,
     throw invalid_argument("clip_grad_norm: expected a max_norm of 0 or more, got ",
                            max_norm,
                            " (rank ",
-                           group.rank(),
+                           group.job_rank(),
                            "); 1.0 is a common choice");
   }
   const at::NoGradGuard no_grad;

@@ -15,19 +15,21 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/local_gradients.h"
+#include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/batch_agreement.h"
 #include "muster/parallel/pipeline/checks.h"
@@ -47,12 +49,8 @@ using RunKind = PipelineAction::Kind;
 
 // A parameter that several stages share comes once, so an optimizer steps it once.
 Tensors parameters_of(const std::vector<PipelineStage>& stages) {
-  std::set<const void*> seen;
-  const auto all = concatenated(
-      stages, [](const PipelineStage& stage) { return distinct_parameters(*stage.module); });
-  return filtered(all, [&](const Tensor& parameter) {
-    return seen.insert(parameter.unsafeGetTensorImpl()).second;
-  });
+  return optim::each_once(
+      concatenated(stages, [](const PipelineStage& stage) { return stage.module->parameters(); }));
 }
 
 // Keeps the stages in evaluation mode. Afterwards every module has the mode that it had: one of
@@ -198,7 +196,7 @@ Tensor Pipeline::State::compute(int stage, const Tensor& x, int micro_batch) {
     if (loss.defined() && loss.numel() == 1)
       return loss;
     throw invalid_argument("pipeline: expected a loss of one number, got ",
-                           loss.defined() ? to_text(form_of(loss)) : "none",
+                           loss.defined() ? tensor_text(loss) : "none",
                            " of micro-batch ",
                            micro_batch,
                            " (rank ",
@@ -208,7 +206,7 @@ Tensor Pipeline::State::compute(int stage, const Tensor& x, int micro_batch) {
   if (output.defined() && output.is_floating_point())
     return output;
   throw invalid_argument("pipeline: expected an activation of floating point, got ",
-                         output.defined() ? to_text(form_of(output)) : "none",
+                         output.defined() ? tensor_text(output) : "none",
                          " from stage ",
                          stage,
                          " (rank ",
@@ -522,7 +520,7 @@ Tensor Pipeline::evaluate(const Tensor& input, const Tensor& target) {
   try {
     return state.run_or_explain(state.forwards, *state.evaluation, input, target, false, {});
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::peer_failed && error.code() != ErrorCode::timeout)
+    if (!is_one_of(error.code(), ErrorCode::peer_failed, ErrorCode::timeout))
       throw;
     throw Error(
         error.code(),

@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/broadcast_values.h"
 #include "muster/ddp/replica_check.h"
@@ -40,7 +41,7 @@ std::vector<Term> terms_of_buffers(const std::vector<PipelineStage>& stages) {
     const auto& [name, tensor] = buffer;
     return Term{
         .name = cat("buffer '", name, "'"),
-        .value = cat(to_text(form_of(tensor)),
+        .value = cat(tensor_text(tensor),
                      " on ",
                      c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true)),
         .otherwise =
@@ -77,8 +78,7 @@ void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGrou
 }
 
 void take_first_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas) {
-  broadcast_values(
-      mapped(buffers_of(stages), [](const auto& buffer) { return buffer.second; }), replicas, 0);
+  broadcast_values(mapped(buffers_of(stages), &NamedBuffers::value_type::second), replicas, 0);
 }
 
 }  // namespace muster

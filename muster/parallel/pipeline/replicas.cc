@@ -12,8 +12,10 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/renormalized.h"
+#include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/messages.h"
 #include "muster/parallel/pipeline/replica_buffers.h"
@@ -33,10 +35,8 @@ Replicas::Replicas(const std::vector<PipelineStage>& stages,
 void Replicas::take_parameters() {
   require_agreement(group_, "pipeline", "", terms());
   known_ = parameters_now();
-  optim::refuse_other_parts("pipeline",
-                            mapped(known_, [](const Known& known) { return known.parameter; }),
-                            group_.job_ranks(),
-                            group_.job_rank());
+  optim::refuse_other_parts(
+      "pipeline", mapped(known_, &Known::parameter), group_.job_ranks(), group_.job_rank());
   averages_.clear();
   shared_.reset();
   std::map<const void*, int> uses;
@@ -83,7 +83,7 @@ std::vector<Term> Replicas::terms() const {
   for (const PipelineStage& stage : stages_)
     for (const auto& item : stage.module->named_parameters())
       all.push_back({.name = cat("parameter '", item.key(), "'"),
-                     .value = cat(to_text(form_of(item.value())),
+                     .value = cat(tensor_text(item.value()),
                                   may_have_gradient(item.value()) ? ", trained" : ", frozen")});
   all.push_back({.name = "broadcast_buffers", .value = broadcasts_buffers_ ? "true" : "false"});
   if (broadcasts_buffers_)
@@ -131,13 +131,10 @@ void Replicas::finish() {
 
 void Replicas::compare_outside(Tensors leaves) {
   if (looks_outside()) {
-    std::set<const void*> seen, own;
-    std::erase_if(leaves, [&](const Tensor& leaf) {
-      return !seen.insert(leaf.unsafeGetTensorImpl()).second;
-    });
+    std::set<const void*> own;
     for (const Known& known : known_)
       own.insert(known.parameter.unsafeGetTensorImpl());
-    outside_.look(leaves,
+    outside_.look(optim::each_once(leaves),
                   [&](const Tensor& leaf) { return own.contains(leaf.unsafeGetTensorImpl()); });
   }
   outside_.compare(group_);

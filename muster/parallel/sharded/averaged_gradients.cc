@@ -30,9 +30,7 @@ int compared_steps(const ProcessGroup& group) {
 Tensor gradient_samples(const Tensors& parameters) {
   const Tensor samples = at::empty({1, std::ssize(parameters), 3}, at::kDouble);
   auto* to = samples.mutable_data_ptr<double>();
-  const auto gradients =
-      mapped(parameters, [](const Tensor& parameter) { return parameter.grad(); });
-  for (const ValueSample& sample : awaited_samples_of(gradients)) {
+  for (const ValueSample& sample : awaited_samples_of(mapped(parameters, &Tensor::grad))) {
     *to++ = sample.sum;
     *to++ = sample.size;
     *to++ = std::max(sample.tolerance, kLeastTolerance);

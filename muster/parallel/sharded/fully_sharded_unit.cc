@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "muster/base/absent_memory.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -35,12 +36,10 @@ namespace {
 std::string look_at_gradient(const ProcessGroup& group) {
   return cat(
       "fully sharded: expected gradients to be read from sharded.parameters(), got a look at that "
-      "of a "
-      "module's own parameter, which lies in the ranks' parts (rank ",
+      "of a module's own parameter, which lies in the ranks' parts (rank ",
       group.job_rank(),
       "); give optimizers sharded.parameters(), clip by sharded.clip_grad_norm(), clear with "
-      "zero_grad() "
-      "without an argument");
+      "zero_grad() without an argument");
 }
 
 // Whoever reads a part's gradient gets this text while those of no_sync() are not reduced.
@@ -61,16 +60,15 @@ std::string look_at_parameter(const std::string& name, const ProcessGroup& group
       "' while they have no memory (rank ",
       group.job_rank(),
       "); call the module that wrap() returned, give optimizers sharded.parameters(), and load "
-      "weights while "
-      "whole_parameters() lives");
+      "weights while whole_parameters() lives");
 }
 
 // The storage calls it on a write, without a context, so the message names no rank.
 void refuse_write(c10::StorageImpl*) {
   throw failed_precondition(
       "fully sharded: expected a module's own parameters to be changed while "
-      "whole_parameters() lives, got "
-      "a change while they have no memory; give optimizers sharded.parameters()");
+      "whole_parameters() lives, got a change while they have no memory; give optimizers "
+      "sharded.parameters()");
 }
 
 std::string tied_apart(const std::string& name, const ProcessGroup& group) {
@@ -158,8 +156,7 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
   if (view.parameters.empty() && is_wrapped)
     view.wrong =
         cat("fully sharded: expected a module whose parameters are not wrapped, got one that is "
-            "wrapped already "
-            "or lies in one that is (rank ",
+            "wrapped already or lies in one that is (rank ",
             set.group.job_rank(),
             "); wrap inner modules first, each once");
   view.assigned = assigned_members(module);
@@ -185,8 +182,7 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
     return;
   const at::NoGradGuard no_grad;
   const FullyShardedOptions& options = set_->options;
-  was_trained =
-      mapped(parameters, [&](const Tensor& parameter) { return parameter.requires_grad(); });
+  was_trained = mapped(parameters, &Tensor::requires_grad);
   trained = std::ranges::count(was_trained, true);
   whole = at::empty({layout.length()}, parameters[0].options().requires_grad(false));
   flatten_parameters(layout, whole, parameters);
@@ -343,8 +339,8 @@ void FullyShardedUnit::gather_in_forward() {
     gather();
   } catch (const Error& error) {
     const bool are_elsewhere = error.code() == ErrorCode::invalid_argument;
-    const bool are_away = !at::GradMode::is_enabled() && (error.code() == ErrorCode::peer_failed ||
-                                                          error.code() == ErrorCode::timeout);
+    const bool are_away = !at::GradMode::is_enabled() &&
+                          is_one_of(error.code(), ErrorCode::peer_failed, ErrorCode::timeout);
     if (!are_elsewhere && !are_away)
       throw;
     throw Error(error.code(),
@@ -545,12 +541,9 @@ void FullyShardedUnit::guard_parts() {
 
 // Frozen parameters get no gradient, and so no hook.
 void FullyShardedUnit::hang_hooks() {
-  const auto is_trained = [](const Tensor& parameter) {
-    return parameter.requires_grad();
-  };
   const std::vector<size_t> places = filtered_indices<size_t>(
-      parameters.size(), [&](size_t i) { return is_trained(parameters[i]); });
-  hooks.hang(filtered(parameters, is_trained),
+      parameters.size(), [&](size_t i) { return parameters[i].requires_grad(); });
+  hooks.hang(filtered(parameters, &Tensor::requires_grad),
              [this, places](size_t i) { on_gradient(places[i]); });
 }
 
@@ -662,8 +655,7 @@ void FullyShardedUnit::require_expected(const Tensor& gathered) {
       continue;
     throw failed_precondition(
         "fully sharded: expected new values of parameters to be the same on every "
-        "rank, got others "
-        "of '",
+        "rank, got others of '",
         names[parameter],
         "' elsewhere than here (rank ",
         group.job_rank(),

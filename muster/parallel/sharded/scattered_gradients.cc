@@ -17,6 +17,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/tensor_text.h"
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/optim/parts.h"
 
@@ -39,8 +40,7 @@ ScatteredGradients::ScatteredGradients(Tensors parameters,
       has_(parameters_.size(), false),
       kept_(parameters_.size()),
       sampled_(group_) {
-  wanted_ = std::ranges::count_if(
-      parameters_, [](const Tensor& parameter) { return parameter.requires_grad(); });
+  wanted_ = std::ranges::count_if(parameters_, &Tensor::requires_grad);
 }
 
 Tensor ScatteredGradients::new_flat() {
@@ -113,7 +113,7 @@ void ScatteredGradients::drop_of_frozen() {
       continue;
     gradient.reset();
     forget(i);
-    dropped.push_back(cat("[", join(parameters_[i].sizes(), ", "), "]"));
+    dropped.push_back(cat("[", sizes_text(parameters_[i]), "]"));
   }
   if (!dropped.empty() && group_.rank() == 0)
     log(LogLevel::warn,
@@ -199,7 +199,7 @@ void add_to_pieces(const Tensor& part,
 
 // A hook's stream may have made them. Autograd has let this one wait for it.
 void give_gradients_to_this_stream(const Tensors& tensors) {
-  use_on_this_stream(mapped(tensors, [](const Tensor& tensor) { return tensor.grad(); }));
+  use_on_this_stream(mapped(tensors, &Tensor::grad));
 }
 
 // Every element is on one rank, so the sum of the ranks' squares is that of the whole.

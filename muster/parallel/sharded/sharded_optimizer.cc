@@ -213,8 +213,7 @@ void ShardsState::make_buckets(const Groups& groups) {
     });
     if (!options.gradients)
       continue;
-    bucket.trained = mapped(bucket.parameters,
-                            [&](const Tensor& parameter) { return parameter.requires_grad(); });
+    bucket.trained = mapped(bucket.parameters, &Tensor::requires_grad);
     bucket.gradients = std::make_unique<ScatteredGradients>(bucket.parameters,
                                                             bucket.layout,
                                                             group,
@@ -268,8 +267,7 @@ void ShardsState::make_stand_ins() {
     bucket.stand_ins =
         std::make_unique<GradientStandIns>(bucket.parameters, error, [this] { begin_graph(); });
     optim::mark_divided_gradients(bucket.parameters);
-    bucket.claimed = filtered(bucket.parameters,
-                              [](const Tensor& parameter) { return parameter.requires_grad(); });
+    bucket.claimed = filtered(bucket.parameters, &Tensor::requires_grad);
     optim::claim_gradients(bucket.claimed);
   }
 }
