@@ -100,7 +100,7 @@ void abort_on_gpu(const WorkPtr& work) {
     try {
       end_communicator([&] { work->abort(); });
     } catch (const std::exception& error) {
-      log(LogLevel::debug, cat("an operation of a GPU was not aborted: ", error.what()));
+      log(LogLevel::debug, "an operation of a GPU was not aborted: ", error.what());
     }
     over->set_value();
   };

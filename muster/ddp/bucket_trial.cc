@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -65,10 +66,7 @@ bool BucketTrial::next() {
 }
 
 std::vector<double> BucketTrial::medians() const {
-  std::vector<double> medians;
-  for (const auto& times : times_)
-    medians.push_back(middle_of(times));
-  return medians;
+  return mapped(times_, middle_of);
 }
 
 // All ranks have gathered the same numbers, and so decide alike.

@@ -194,13 +194,13 @@ void ModelReplicas::warn_of_lost_tie(const std::vector<Tensors>& outputs) {
     return;
   const auto names = model_->named_parameters().keys();
   log(LogLevel::warn,
-      cat("DataParallel: expected copies that compute with what the model computes with, got '",
-          names[tie->in_copies],
-          "' in the place of '",
-          names[tie->in_model],
-          "' on every device but the first: a member that was assigned (head->weight = "
-          "embed->weight) is lost in copies of a class that is no layer of LibTorch's, which train "
-          "two weights; tie them by register_parameter with the same tensor, or share the module"));
+      "DataParallel: expected copies that compute with what the model computes with, got '",
+      names[tie->in_copies],
+      "' in the place of '",
+      names[tie->in_model],
+      "' on every device but the first: a member that was assigned (head->weight = "
+      "embed->weight) is lost in copies of a class that is no layer of LibTorch's, which train "
+      "two weights; tie them by register_parameter with the same tensor, or share the module");
 }
 
 namespace detail {

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/capabilities.h"
@@ -36,17 +37,6 @@ namespace muster {
 // The Reducer is built anew where the trained parameters change (follow_model), after a backward that has failed
 // (recover), and where another bucket size is tried (try_buckets).
 // clang-format on
-
-namespace {
-
-size_t bytes_of(const Tensors& tensors) {
-  size_t bytes = 0;
-  for (const Tensor& tensor : tensors)
-    bytes += tensor.nbytes();
-  return bytes;
-}
-
-}  // namespace
 
 // Follows what has happened to the model's parameters. False when nothing is trained now.
 bool GradientReducer::State::follow_model() {
@@ -85,12 +75,12 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
   }
   if (!dropped.empty() && group.rank() == 0)
     log(LogLevel::warn,
-        cat("DistributedDataParallel: expected parameters to stay trained between no_sync() and "
-            "the backward that averages, got '",
-            muster::join(dropped, "', '"),
-            "' frozen, whose gradients are dropped (rank ",
-            group.job_rank(),
-            "); freeze after a step"));
+        "DistributedDataParallel: expected parameters to stay trained between no_sync() and "
+        "the backward that averages, got '",
+        muster::join(dropped, "', '"),
+        "' frozen, whose gradients are dropped (rank ",
+        group.job_rank(),
+        "); freeze after a step");
 }
 
 // Two Reducers cannot both have a gradient in their buckets: with another wrapped model that shares
@@ -115,7 +105,7 @@ void GradientReducer::State::build_reducer() {
   hooks.hang(
       model.trained().tensors, call(&State::on_gradient), call(&State::on_gradient_elsewhere));
   if (!trial)
-    trial.emplace(options.bucket_cap_mb, bytes_of(model.trained().tensors));
+    trial.emplace(options.bucket_cap_mb, sum_of<size_t>(model.trained().tensors, &Tensor::nbytes));
   translate_failures("DistributedDataParallel", [&] {
     parts = make_reducer(model.trained(), group, options, trial->cap(), as_views);
   });
@@ -156,7 +146,7 @@ void GradientReducer::State::try_buckets() {
     const auto* values = all.const_data_ptr<double>();
     const std::string chosen = trial->decide({values, values + all.numel()});
     if (group.rank() == 0)
-      log(LogLevel::info, cat("DistributedDataParallel: ", chosen));
+      log(LogLevel::info, "DistributedDataParallel: ", chosen);
   }
   if (trial->cap().mib() != before)
     build_reducer();
@@ -250,14 +240,14 @@ void GradientReducer::State::warn_of_local_step() {
     return;
   const bool returned = local.were_returned();
   log(LogLevel::warn,
-      cat("DistributedDataParallel: '",
-          local.name(),
-          "' has changed after ",
-          returned ? "torch::autograd::grad" : "a backward inside no_sync()",
-          ", whose gradients are this rank's alone (rank ",
-          group.job_rank(),
-          "); if an optimizer has stepped on them, the ranks' weights differ from here on: ",
-          returned ? kGrad : kNoSync));
+      "DistributedDataParallel: '",
+      local.name(),
+      "' has changed after ",
+      returned ? "torch::autograd::grad" : "a backward inside no_sync()",
+      ", whose gradients are this rank's alone (rank ",
+      group.job_rank(),
+      "); if an optimizer has stepped on them, the ranks' weights differ from here on: ",
+      returned ? kGrad : kNoSync);
   local.forget();
   local_step_said = true;
 }

@@ -49,15 +49,15 @@ class HalfHook : public CommunicationHook {
 }  // namespace
 
 Hook plain_average() {
-  return std::shared_ptr<CommunicationHook>(std::make_shared<AverageHook>());
+  return {std::make_shared<AverageHook>()};
 }
 
 Hook fp16_compression() {
-  return std::shared_ptr<CommunicationHook>(std::make_shared<HalfHook>(at::kHalf));
+  return {std::make_shared<HalfHook>(at::kHalf)};
 }
 
 Hook bf16_compression() {
-  return std::shared_ptr<CommunicationHook>(std::make_shared<HalfHook>(at::kBFloat16));
+  return {std::make_shared<HalfHook>(at::kBFloat16)};
 }
 
 }  // namespace muster

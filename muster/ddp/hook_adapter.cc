@@ -80,7 +80,7 @@ void HookAdapter::rethrow_named(size_t index, const std::vector<std::string>& na
   try {
     throw;
   } catch (const Error& error) {
-    throw Error(error.code(), cat(what, ": ", error.message()));
+    throw Error(error.code(), what, ": ", error.message());
   } catch (...) {
     rethrow_translated(what);
   }
@@ -123,7 +123,7 @@ Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
   const size_t index = result.toInt();
   auto node = pending_.extract(index);
   if (node.empty())
-    throw Error(ErrorCode::internal, cat("hook: no bucket ", index, " is under way"));
+    throw Error(ErrorCode::internal, "hook: no bucket ", index, " is under way");
   Pending& pending = node.mapped();
   try {
     const OnStream on_stream(pending.stream);

@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -30,8 +31,7 @@ bool FiniteStep::end() {
 }
 
 Tensor HookMemory::find(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? Tensor() : found->second;
+  return find_or(tensors_, name);
 }
 
 // A parameter that has another size now has no error that would fit.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -172,7 +173,7 @@ void GradientReducer::State::say_that_trial_rests() {
 const char* GradientReducer::State::obstacle_to_join() const {
   if (join)
     return "one inside of it";
-  if (std::ranges::find(model.trained().sparse, true) != model.trained().sparse.end())
+  if (contains(model.trained().sparse, true))
     return "sparse gradients";
   return options.static_graph ? "a static graph" : nullptr;
 }

@@ -1,36 +1,17 @@
 // A rank's plan is a row of flags; all ranks gather all rows. Whatever is wrong is seen by all.
 #include "muster/ddp/join_rounds.h"
 
-#include <ATen/Functions.h>
-
-#include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/rows.h"
 
 namespace muster {
 
 namespace {
-
-using JoinFlags = std::array<int64_t, 6>;
-
-// A plan as numbers that can be gathered, and back.
-JoinFlags flags_of(const JoinRounds::Plan& plan) {
-  return {plan.active, plan.records, plan.reduces, plan.broadcasts, plan.changed, plan.shadowed};
-}
-
-JoinRounds::Plan plan_of(const int64_t* flags) {
-  return {.active = flags[0] != 0,
-          .records = flags[1] != 0,
-          .reduces = flags[2] != 0,
-          .broadcasts = flags[3] != 0,
-          .changed = flags[4] != 0,
-          .shadowed = flags[5] != 0};
-}
 
 [[noreturn]] void refuse_join(const char* rule,
                               const std::string& got,
@@ -57,15 +38,11 @@ bool& RanksShadow::active_here() {
 // All active ranks must do the same. The source is the last of them, or when none is left the last
 // that had inputs.
 JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
-  const JoinFlags flags = flags_of(mine);
-  const Tensor row = at::empty({1, std::ssize(flags)}, at::kLong);
-  std::ranges::copy(flags, row.mutable_data_ptr<int64_t>());
-  const Tensor all = at::empty({group_.size(), row.size(1)}, at::kLong);
-  group_.all_gather(all, row);
+  const auto plans = all_gather_rows(group_, mine);
   Answer answer;
   int last = 0;
   for (int rank = 0; rank < group_.size(); ++rank) {
-    const Plan plan = plan_of(all.const_data_ptr<int64_t>() + rank * row.size(1));
+    const Plan& plan = plans[rank];
     if (!plan.active) {
       if (!plan.shadowed)
         last = rank;

@@ -15,6 +15,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/hook_memory.h"
@@ -126,15 +127,11 @@ HookState PowerSgdHook::state() const {
 void PowerSgdHook::load_state(const HookState& state) {
   check_hook_state(
       name(), state, {.tensors = {"q."}, .own = {"error."}, .numbers = {"step", "drawn"}});
-  const auto number = [&](const char* name) {
-    const auto found = state.numbers.find(name);
-    return found == state.numbers.end() ? 0 : found->second;
-  };
   qs_.load("q.", state.tensors);
   errors_.load("error.", state.own);
-  step_ = number("step");
+  step_ = find_or(state.numbers, "step");
   random_ = NumpyRandom(options_.seed);
-  random_.discard(number("drawn"));
+  random_.discard(find_or(state.numbers, "drawn"));
 }
 
 // All ranks see the same averages, and so all keep the step's tensors or drop them.
@@ -323,7 +320,7 @@ Hook power_sgd(const PowerSgdOptions& options) {
         options.min_compression_rate,
         "; the defaults are 1, 1000 and 2");
   }
-  return std::shared_ptr<CommunicationHook>(std::make_shared<PowerSgdHook>(options));
+  return {std::make_shared<PowerSgdHook>(options)};
 }
 
 }  // namespace muster

@@ -94,7 +94,7 @@ Hook quantized_8bit(const QuantizedOptions& options) {
         options.block,
         "; 512 is the default");
   }
-  return std::shared_ptr<CommunicationHook>(std::make_shared<QuantizedHook>(options));
+  return {std::make_shared<QuantizedHook>(options)};
 }
 
 }  // namespace muster

@@ -31,15 +31,15 @@ void warn_of_renormalized(const char* owner,
     return;
   for (const NamedTensor& weight : weights) {
     log(LogLevel::warn,
-        cat(owner,
-            ": expected forwards that leave the weights as they are, got ",
-            weight.name.empty() ? "an embedding" : cat("the embedding '", weight.name, "'"),
-            " with max_norm, whose forward scales the rows that a rank looks up, on that rank "
-            "alone "
-            "(rank ",
-            group.job_rank(),
-            "): the ranks' weights will differ; leave max_norm out, and after each optimizer step "
-            "call torch::embedding_renorm_ for all rows, on every rank"));
+        owner,
+        ": expected forwards that leave the weights as they are, got ",
+        weight.name.empty() ? "an embedding" : cat("the embedding '", weight.name, "'"),
+        " with max_norm, whose forward scales the rows that a rank looks up, on that rank "
+        "alone "
+        "(rank ",
+        group.job_rank(),
+        "): the ranks' weights will differ; leave max_norm out, and after each optimizer step "
+        "call torch::embedding_renorm_ for all rows, on every rank");
   }
 }
 

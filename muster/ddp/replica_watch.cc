@@ -107,7 +107,7 @@ void ReplicaWatch::judge_outside(const std::vector<RankStep>& steps) {
 
 void ReplicaWatch::warn(const std::string& text) const {
   if (group_.rank() == 0)
-    log(LogLevel::warn, cat("DistributedDataParallel: ", text));
+    log(LogLevel::warn, "DistributedDataParallel: ", text);
 }
 
 }  // namespace muster

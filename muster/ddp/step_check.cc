@@ -136,14 +136,14 @@ void StepCheck::meet_in_forward(const char* where, const std::function<void()>& 
 
 void StepCheck::rethrow(const Error& error, const char* where, const std::string& next) const {
   throw Error(error.code(),
-              cat("DistributedDataParallel: expected every rank ",
-                  where,
-                  " (rank ",
-                  group_.job_rank(),
-                  "); ",
-                  next,
-                  ": ",
-                  error.message()));
+              "DistributedDataParallel: expected every rank ",
+              where,
+              " (rank ",
+              group_.job_rank(),
+              "); ",
+              next,
+              ": ",
+              error.message());
 }
 
 }  // namespace muster

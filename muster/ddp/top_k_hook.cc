@@ -118,7 +118,7 @@ Hook top_k(const TopKOptions& options) {
                            options.density,
                            "; 0.01 is the default");
   }
-  return std::shared_ptr<CommunicationHook>(std::make_shared<TopKHook>(options));
+  return {std::make_shared<TopKHook>(options)};
 }
 
 }  // namespace muster

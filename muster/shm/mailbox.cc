@@ -446,12 +446,11 @@ std::exception_ptr Mailbox::late_or_lost(const Pending& pending, bool is_send) c
   if (!lost.empty())
     return std::make_exception_ptr(Error(
         ErrorCode::peer_failed, cat(where, lost, "; the first rank that failed has the cause")));
-  return std::make_exception_ptr(
-      Error(ErrorCode::timeout,
-            cat(where,
-                "Timed out waiting ",
-                pending.deadline.limit().count(),
-                "ms; see what that rank does, or give a longer timeout")));
+  return std::make_exception_ptr(Error(ErrorCode::timeout,
+                                       where,
+                                       "Timed out waiting ",
+                                       pending.deadline.limit().count(),
+                                       "ms; see what that rank does, or give a longer timeout"));
 }
 
 // True where a message has failed.

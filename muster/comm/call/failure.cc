@@ -60,10 +60,10 @@ Error classify(const std::string& what, const std::string& text) {
         cat(what, ": ", who, " (", in_short(text), "); the first rank that failed has the cause"));
   }
   if (mentions(text, {"imed out", "imeout"})) {
-    return Error(ErrorCode::timeout,
-                 cat(what, ": ", text, "; see which rank is late, or give a longer timeout"));
+    return Error(
+        ErrorCode::timeout, what, ": ", text, "; see which rank is late, or give a longer timeout");
   }
-  return Error(ErrorCode::backend_failed, cat(what, ": ", text));
+  return Error(ErrorCode::backend_failed, what, ": ", text);
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ void rethrow_translated(const std::string& what) {
     const std::string ended = ended_beside(error);
     if (ended.empty())
       throw;
-    throw Error(error.code(), cat(error.message(), "; ", ended, " ended"));
+    throw Error(error.code(), error.message(), "; ", ended, " ended");
   } catch (const c10d::TimeoutError& error) {
     throw Error(ErrorCode::timeout, what, ": ", first_line(error));
   } catch (const c10::DistStoreError& error) {

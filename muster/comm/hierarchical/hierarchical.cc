@@ -491,7 +491,7 @@ class HierarchicalBackend : public OverGloo {
                            join(names_.ranks, ", "));
     try {
       if (const auto* known = dynamic_cast<const Error*>(&error)) {
-        throw Error(known->code(), cat(whose, ": ", known->message()));
+        throw Error(known->code(), whose, ": ", known->message());
       }
       translate_failures(whose, [] { throw; });
     } catch (...) {

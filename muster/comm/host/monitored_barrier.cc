@@ -71,14 +71,14 @@ ErrorCode code_of(const std::exception_ptr& error) {
   const char* const ranks = word_for(missing.size(), "Rank ", "Ranks ");
   const char* const they_do = word_for(missing.size(), "it does", "they do");
   throw Error(code,
-              cat("[Rank 0]: ",
-                  ranks,
-                  join(missing, ", "),
-                  " failed to pass monitoredBarrier in ",
-                  timeout.count(),
-                  " ms; see what ",
-                  they_do,
-                  ", or give a longer timeout"));
+              "[Rank 0]: ",
+              ranks,
+              join(missing, ", "),
+              " failed to pass monitoredBarrier in ",
+              timeout.count(),
+              " ms; see what ",
+              they_do,
+              ", or give a longer timeout");
 }
 
 // Rank 0's part. Those that have come wait for an answer as long, and read it at once.
@@ -116,12 +116,12 @@ void report(Carrier& carrier, int rank, int tag, milliseconds timeout) {
   if (!error && *answer->byte == kAllCame)
     return;
   throw Error(error ? code_of(error) : ErrorCode::peer_failed,
-              cat("[Rank ",
-                  rank,
-                  "]: Rank ",
-                  rank,
-                  " successfully reached monitoredBarrier, but received errors while waiting for "
-                  "send/recv from rank 0; its error names the rank that is missing"));
+              "[Rank ",
+              rank,
+              "]: Rank ",
+              rank,
+              " successfully reached monitoredBarrier, but received errors while waiting for "
+              "send/recv from rank 0; its error names the rank that is missing");
 }
 
 }  // namespace

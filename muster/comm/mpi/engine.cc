@@ -46,9 +46,9 @@ std::exception_ptr failure_of(const std::string& call) {
   try {
     throw;
   } catch (const Error& error) {
-    return std::make_exception_ptr(Error(error.code(), cat(call, ": ", error.message())));
+    return std::make_exception_ptr(Error(error.code(), call, ": ", error.message()));
   } catch (const std::exception& error) {
-    return std::make_exception_ptr(Error(ErrorCode::backend_failed, cat(call, ": ", error.what())));
+    return std::make_exception_ptr(Error(ErrorCode::backend_failed, call, ": ", error.what()));
   }
 }
 

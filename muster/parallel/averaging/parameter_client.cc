@@ -52,15 +52,15 @@ void ParameterClient::with_each_server(const char* call,
       talk(server);
     } catch (const Error& error) {
       throw Error(error.code(),
-                  cat("ParameterClient: ",
-                      call,
-                      " on rank ",
-                      rank_,
-                      ": expected server rank ",
-                      server,
-                      " to answer, got: ",
-                      error.message(),
-                      "; its parameters are lost: start again from a checkpoint"));
+                  "ParameterClient: ",
+                  call,
+                  " on rank ",
+                  rank_,
+                  ": expected server rank ",
+                  server,
+                  " to answer, got: ",
+                  error.message(),
+                  "; its parameters are lost: start again from a checkpoint");
     }
   }
 }

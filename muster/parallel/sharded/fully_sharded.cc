@@ -204,11 +204,11 @@ void end_whole(FullyShardedSet& set) {
       unit->take_parts();
   } catch (const std::exception& error) {
     log(LogLevel::error,
-        cat("whole_parameters: the parameters were not divided again: ",
-            first_line(error),
-            " (rank ",
-            set.group.job_rank(),
-            "); restore them from a checkpoint"));
+        "whole_parameters: the parameters were not divided again: ",
+        first_line(error),
+        " (rank ",
+        set.group.job_rank(),
+        "); restore them from a checkpoint");
   }
 }
 

@@ -344,10 +344,10 @@ void FullyShardedUnit::gather_in_forward() {
     if (!are_elsewhere && !are_away)
       throw;
     throw Error(error.code(),
-                cat(error.message(),
-                    " (fully sharded: expected every rank in this forward, which is collective: to "
-                    "evaluate on some ranks only, call the bare module there while "
-                    "whole_parameters() lives on all)"));
+                error.message(),
+                " (fully sharded: expected every rank in this forward, which is collective: to "
+                "evaluate on some ranks only, call the bare module there while "
+                "whole_parameters() lives on all)");
   }
 }
 

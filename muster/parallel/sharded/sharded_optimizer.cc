@@ -104,11 +104,11 @@ void require_same_values(const Tensors& replaced, ProcessGroup& group) {
     if (error.code() != ErrorCode::invalid_argument)
       throw;
     throw Error(error.code(),
-                cat("sharded optimizer: expected all ranks to put the same values into the "
-                    "parameters before a step, got others or none on some of them (rank ",
-                    group.job_rank(),
-                    "); load the same file on every rank: ",
-                    error.message()));
+                "sharded optimizer: expected all ranks to put the same values into the "
+                "parameters before a step, got others or none on some of them (rank ",
+                group.job_rank(),
+                "); load the same file on every rank: ",
+                error.message());
   }
 }
 
