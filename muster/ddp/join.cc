@@ -63,7 +63,7 @@ void check_no_shared_statistics(const ModelSource& model,
   append_all(tensors, model.buffers());
   for (const NamedTensor& one : tensors) {
     if (is_of_converted_norm(one.tensor))
-      refuse_statistics_inside_of_join(group.rank());
+      refuse_statistics_inside_of_join(group.job_rank());
   }
 }
 

@@ -50,16 +50,19 @@ JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
     }
     if (plan.changed) {
       refuse_join("the same parameters throughout join()",
-                  cat("others on rank ", rank),
-                  group_.rank(),
+                  cat("others on rank ", group_.job_rank(rank)),
+                  group_.job_rank(),
                   "freeze, unfreeze and register before it");
     }
     const bool same = plan.records == answer.plan.records && plan.reduces == answer.plan.reduces &&
                       plan.broadcasts == answer.plan.broadcasts;
     if (answer.active > 0 && !same) {
       refuse_join("forwards of one kind on all ranks that have inputs",
-                  cat("another kind on rank ", rank, " than on rank ", answer.source),
-                  group_.rank(),
+                  cat("another kind on rank ",
+                      group_.job_rank(rank),
+                      " than on rank ",
+                      group_.job_rank(answer.source)),
+                  group_.job_rank(),
                   "use no_sync() and NoGradGuard alike on all ranks, and evaluate on module()");
     }
     answer.plan = plan;

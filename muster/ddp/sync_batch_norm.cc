@@ -348,7 +348,7 @@ Tensor sync_batch_norm(const Tensor& input,
                        double eps,
                        const ProcessGroup& group) {
   if (group.size() > 1 && RanksShadow::here())
-    refuse_statistics_inside_of_join(group.rank());
+    refuse_statistics_inside_of_join(group.job_rank());
   if (input.dim() < 2) {
     throw invalid_argument("sync_batch_norm: expected [N, C, …], got [",
                            join(input.sizes(), ", "),

@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/optim/each_once.h"
 
 namespace muster {
 
@@ -67,7 +68,6 @@ at::ScalarType type_of_norm(const Tensors& a, const Tensors& b) {
 // A shared parameter counts once, and as divided if any layer divides it.
 ParallelParameters parallel_parameters(const torch::nn::Module& model) {
   std::set<const at::TensorImpl*> divided;
-  std::set<const at::TensorImpl*> seen;
   for (const auto& module : model.modules()) {
     const DividedLayer* layer = as_divided(module);
     if (layer == nullptr)
@@ -76,11 +76,9 @@ ParallelParameters parallel_parameters(const torch::nn::Module& model) {
       divided.insert(parameter.unsafeGetTensorImpl());
   }
   ParallelParameters sorted;
-  for (const Tensor& parameter : model.parameters()) {
-    const at::TensorImpl* which = parameter.unsafeGetTensorImpl();
-    if (!seen.insert(which).second)
-      continue;
-    (divided.contains(which) ? sorted.divided : sorted.replicated).push_back(parameter);
+  for (const Tensor& parameter : optim::each_once(model.parameters())) {
+    const bool is_divided = divided.contains(parameter.unsafeGetTensorImpl());
+    (is_divided ? sorted.divided : sorted.replicated).push_back(parameter);
   }
   return sorted;
 }

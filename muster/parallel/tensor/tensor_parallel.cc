@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/text_of.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
@@ -94,7 +95,7 @@ std::vector<Term> layer_terms(const torch::nn::Linear& layer,
   if (layer->bias.defined())
     tensors.push_back(layer->bias);
   std::vector<Term> terms = terms_of("parameter", tensors);
-  terms.push_back({.name = "sequence_dim", .value = sequence_dim ? cat(*sequence_dim) : "none"});
+  terms.push_back({.name = "sequence_dim", .value = text_of(sequence_dim, "none")});
   return terms;
 }
 

@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/text_of.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
@@ -170,8 +171,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
       options_(options),
       vocabulary_(whole->weight.size(0)) {
   std::vector<Term> terms = terms_of("parameter", {whole->weight});
-  terms.push_back({.name = "sequence_dim",
-                   .value = options_.sequence_dim ? cat(*options_.sequence_dim) : "none"});
+  terms.push_back({.name = "sequence_dim", .value = text_of(options_.sequence_dim, "none")});
   require_agreement(
       group_, "parallel_embedding", wrong_embedding(whole, vocabulary_, group_), terms);
   const OwnRows rows = own_rows(vocabulary_, group_);
