@@ -95,8 +95,6 @@ void ProcessGroup::State::expect_not_interrupted(const char* operation) const {
 // A copy that is made for an output is noted, and copied back when the call is over.
 Tensor ProcessGroupCall::tensor(const Tensor& given, bool output) {
   check(given);
-  if (first_ == nullptr)
-    first_ = &given;
   Tensor detached = given.requires_grad() ? given.detach() : given;
   if (is_plain(detached))
     return detached;
@@ -169,8 +167,6 @@ Tensor ProcessGroupCall::host_tensor(const Tensor& given, bool output) {
   if (!given.defined() || !given.is_cuda() || by_backend)
     return moved(given, output);
   check(given);
-  if (first_ == nullptr)
-    first_ = &given;
   Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
                        : plain(given.detach()).to(at::kCPU);
   if (output)
@@ -227,6 +223,8 @@ void ProcessGroupCall::check(const Tensor& tensor) {
   if (tensor.device() != device && !tensor.device().is_cpu())
     bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());
   on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->can.on_gpus);
+  if (first_ == nullptr)
+    first_ = &tensor;
 }
 
 milliseconds ProcessGroupCall::limit() const {
@@ -274,12 +272,7 @@ Work ProcessGroupCall::start_with_all(Start start) {
   check_not_given_up(*work);
   if (state_->agreement)
     agree(*work);
-  Work started = launch(work, start);
-  if (on_device_ && is_captured())
-    state_->is_in_graph = true;
-  else if (state_->late_watch)
-    watch(work);
-  return started;
+  return launch(work, start);
 }
 
 // Compares the call with the other ranks'.
@@ -334,12 +327,7 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   work->tag = tag;
   work->waiting =
       state_->can.ends_messages ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
-  Work started = launch(work, start);
-  if (on_device_ && is_captured())
-    state_->is_in_graph = true;
-  else if (state_->late_watch && work->on_gpu)
-    state_->late_watch->add_of_gpu(work);
-  return started;
+  return launch(work, start);
 }
 
 // muster's own backends count and write down collectives themselves. Messages are written down
@@ -382,6 +370,10 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   if (on_device_ && has_copied_)
     work->started_on = current_stream_of(state_->options.device);
   work->copies = std::move(copies_);
+  if (on_device_ && is_captured())
+    state_->is_in_graph = true;
+  else if (state_->late_watch)
+    watch(work);
   return Work(std::move(work), state_->shared_from_this());
 }
 

@@ -444,8 +444,8 @@ std::exception_ptr Mailbox::late_or_lost(const Pending& pending, bool is_send) c
   const std::string where = cat(
       is_send ? "send to " : "recv from ", peer, " (tag ", pending.tag, ") ", team_.here(), ": ");
   if (!lost.empty())
-    return std::make_exception_ptr(Error(
-        ErrorCode::peer_failed, cat(where, lost, "; the first rank that failed has the cause")));
+    return std::make_exception_ptr(
+        Error(ErrorCode::peer_failed, where, lost, "; the first rank that failed has the cause"));
   return std::make_exception_ptr(Error(ErrorCode::timeout,
                                        where,
                                        "Timed out waiting ",

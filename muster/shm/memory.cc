@@ -85,8 +85,7 @@ SharedMemory SharedMemory::make(size_t bytes) {
   }
   // Shrinking it would be a SIGBUS for the others.
   ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
-  std::byte* const data = map_whole(fd.get(), bytes);
-  return {std::move(fd), data, bytes};
+  return map(std::move(fd), bytes);
 }
 
 SharedMemory SharedMemory::map(Fd fd, size_t bytes) {

@@ -229,20 +229,12 @@ bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
   return true;
 }
 
-template <class Condition>
-std::vector<int> Team::ranks_that(const Condition& condition) const {
-  return filtered_indices<int>(size(), condition);
-}
-
 std::vector<int> Team::missing() const {
-  return ranks_that([this](int rank) { return !has_come(rank); });
+  return filtered_indices(size(), [this](int rank) { return !has_come(rank); });
 }
 
 std::vector<int> Team::in_state(RankState state, const std::vector<int>& ranks) const {
-  std::vector<int> found;
-  std::ranges::copy_if(
-      ranks, std::back_inserter(found), [&](int rank) { return line(rank).state.load() == state; });
-  return found;
+  return filtered(ranks, [&](int rank) { return line(rank).state.load() == state; });
 }
 
 // Those who gave up or left are looked for before the dead: one that did so for a dead rank's sake
@@ -315,7 +307,7 @@ void Team::check_going_on(const Step& what,
 void Team::tell_of(const std::vector<int>& late,
                    const Step& what,
                    const LateRanks& late_ranks) const {
-  const auto came = ranks_that([&](int rank) { return !contains(late, rank); });
+  const auto came = filtered_indices(size(), [&](int rank) { return !contains(late, rank); });
   if (late.empty() || came.at(0) != rank_)
     return;
   const char* advice =

@@ -105,8 +105,6 @@ class Team : NoCopy {
   bool has_come(int rank) const {
     return line(rank).arrived.load(std::memory_order_acquire) >= step_;
   }
-  template <class Condition>
-  std::vector<int> ranks_that(const Condition& condition) const;
   std::vector<int> missing() const;
   void check_states(const Step& what, bool (*is_wrong)(RankState)) const;
   std::vector<int> in_state(RankState state, const std::vector<int>& ranks) const;

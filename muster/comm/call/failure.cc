@@ -55,9 +55,13 @@ Error classify(const std::string& what, const std::string& text) {
     const std::string ended = ended_ranks(kToEnd);
     const std::string who =
         ended.empty() ? "another rank ended or left the group" : cat(ended, " ended");
-    return Error(
-        ErrorCode::peer_failed,
-        cat(what, ": ", who, " (", in_short(text), "); the first rank that failed has the cause"));
+    return Error(ErrorCode::peer_failed,
+                 what,
+                 ": ",
+                 who,
+                 " (",
+                 in_short(text),
+                 "); the first rank that failed has the cause");
   }
   if (mentions(text, {"imed out", "imeout"})) {
     return Error(

@@ -22,13 +22,8 @@ inline constexpr size_t kPieceBytes = size_t{1} << 30;
 
 class Flight {
  public:
-  // MPI puts the request that it makes there.
-  MPI_Request* add() {
-    requests_.push_back(MPI_REQUEST_NULL);
-    expected_.push_back(kNotAMessage);
-    return &requests_.back();
-  }
-  MPI_Request* add_receive(size_t bytes) {
+  // MPI puts the request that it makes there. A receive has the bytes of its message.
+  MPI_Request* add(size_t bytes = kNotAMessage) {
     requests_.push_back(MPI_REQUEST_NULL);
     expected_.push_back(bytes);
     return &requests_.back();

@@ -112,7 +112,7 @@ void start_send(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flig
 
 void start_receive(const Part& data, int peer, int tag, MPI_Comm comm, Flight& flight) {
   in_pieces(data.bytes, 1, [&](size_t at, int count) {
-    check(MPI_Irecv(data.data + at, count, MPI_BYTE, peer, tag, comm, flight.add_receive(count)),
+    check(MPI_Irecv(data.data + at, count, MPI_BYTE, peer, tag, comm, flight.add(count)),
           "MPI_Irecv");
   });
 }
@@ -330,7 +330,7 @@ void start_receive_message(
                   peer,
                   tag,
                   group.frames,
-                  flight.add_receive(sizeof(*frame))),
+                  flight.add(sizeof(*frame))),
         "MPI_Irecv");
   flight.expect_frame(shm::frame_of(data, tag), frame, group.rank);
   start_receive(data, peer, tag, group.messages, flight);

@@ -524,9 +524,9 @@ Tensor Pipeline::evaluate(const Tensor& input, const Tensor& target) {
       throw;
     throw Error(
         error.code(),
-        cat(error.message(),
-            " (pipeline: expected every rank in evaluate, which is collective: to evaluate on some "
-            "ranks only, load what gather_parameters() returns on all into a whole model there)"));
+        error.message(),
+        " (pipeline: expected every rank in evaluate, which is collective: to evaluate on some "
+        "ranks only, load what gather_parameters() returns on all into a whole model there)");
   }
 }
 
