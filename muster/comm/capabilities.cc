@@ -41,7 +41,7 @@ const Capabilities& capabilities_of(const std::string& backend) {
       "backend: expected ", join(known_backends(), ", "), ", got '", backend, "'; correct it");
 }
 
-std::vector<std::string> known_backends() {
+Strings known_backends() {
   return mapped(kCapabilities, [&](const Capabilities& can) { return std::string(can.backend); });
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 struct Capabilities {
@@ -23,6 +25,6 @@ struct Capabilities {
 // Throws: invalid_argument for no backend.
 const Capabilities& capabilities_of(const std::string& backend);
 
-std::vector<std::string> known_backends();
+Strings known_backends();
 
 }  // namespace muster

@@ -17,6 +17,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/gate.h"
 #include "muster/base/rank_names.h"
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/agreement.h"
 #include "muster/comm/call/c10d_pointers.h"
@@ -32,8 +33,8 @@ namespace muster {
 
 // The options for a group's backends over a store, also of sub-groups.
 struct GroupOptions {
-  std::string backend = "gloo";         // gloo, nccl, shm, shm+gloo, mpi
-  std::vector<std::string> hosts = {};  // host_identity() of each rank
+  std::string backend = "gloo";  // gloo, nccl, shm, shm+gloo, mpi
+  Strings hosts = {};            // host_identity() of each rank
   c10::Device device = c10::kCPU;
   milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface

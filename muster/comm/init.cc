@@ -22,6 +22,7 @@
 #include "muster/base/late_ranks.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/rank_processes.h"
@@ -127,7 +128,7 @@ ProcessGroup make_group(const Rendezvous& rendezvous,
   if (place == 0)
     log_backend(backend, options, members.size());
   remember_processes(members, members[place]);
-  std::vector<std::string> hosts = mapped(members, &RankIdentity::host);
+  Strings hosts = mapped(members, &RankIdentity::host);
   return make_process_group(root,
                             place,
                             static_cast<int>(std::ssize(members)),

@@ -46,8 +46,7 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
 }
 
 // All ranks' bytes are padded to the longest.
-std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
-                                                        const std::string& what) {
+Strings ProcessGroup::all_gather_bytes(const std::string& bytes, const std::string& what) {
   Tensor lengths = at::empty({size()}, at::kLong);
   Tensor length = at::empty({1}, at::kLong);
   length.fill_(std::ssize(bytes));

@@ -80,7 +80,7 @@ std::string BucketTrial::decide(const std::vector<double>& medians_of_ranks) {
   if (slowest[best] > kBetterBy * slowest[0])
     best = 0;
   cap_ = sizes_[best];
-  std::vector<std::string> tried;
+  Strings tried;
   for (size_t i = 0; i < sizes_.size(); ++i)
     tried.push_back(cat(text_of(sizes_[i]), " ", ms_text(slowest[i])));
   return cat("buckets of ",

@@ -10,8 +10,8 @@
 
 namespace muster {
 
-GradientArrivals::GradientArrivals(std::vector<std::string> names,
-                                   std::vector<std::string> assigned,
+GradientArrivals::GradientArrivals(Strings names,
+                                   Strings assigned,
                                    const DdpOptions& options,
                                    int rank)
     : names_(std::move(names)),
@@ -56,7 +56,7 @@ void GradientArrivals::note(size_t index) {
 
 // A static graph needs only the parameters of its first backward.
 void GradientArrivals::refuse_missing(const char* rule, const std::string& next) const {
-  std::vector<std::string> missing;
+  Strings missing;
   size_t needed = 0;
   for (size_t i = 0; i < arrived_.size(); ++i) {
     if (!learnt_.empty() && !learnt_[i])

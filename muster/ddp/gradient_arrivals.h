@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/ddp/options.h"
 
 namespace muster {
@@ -13,10 +14,7 @@ class GradientArrivals {
  public:
   GradientArrivals() = default;
   // Layers compute with other tensors than those that are registered as `assigned`.
-  GradientArrivals(std::vector<std::string> names,
-                   std::vector<std::string> assigned,
-                   const DdpOptions& options,
-                   int rank);
+  GradientArrivals(Strings names, Strings assigned, const DdpOptions& options, int rank);
 
   // Checks a gradient of a reduced backward. Throws: failed_precondition for a second gradient of
   // one parameter, and for one that the first backward of a static graph did not produce.
@@ -39,8 +37,8 @@ class GradientArrivals {
   void refuse_missing(const char* rule, const std::string& next) const;
   std::string way_out() const;
 
-  std::vector<std::string> names_;
-  std::vector<std::string> assigned_;
+  Strings names_;
+  Strings assigned_;
   bool all_needed_ = true;
   bool static_graph_ = false;
   bool finds_unused_ = false;

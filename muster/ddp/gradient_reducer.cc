@@ -63,7 +63,7 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
   if (!accumulated)
     return;
   const auto& trained = model.trained().tensors;
-  std::vector<std::string> dropped;
+  Strings dropped;
   for (const size_t i : indices_of(before.tensors)) {
     const Tensor& tensor = before.tensors[i];
     const bool is_trained =

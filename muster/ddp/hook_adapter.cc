@@ -68,7 +68,7 @@ GradientBucket HookAdapter::describe(c10d::GradBucket& bucket) const {
 }
 
 // Inside of a handler: adds where the hook was to what it has thrown.
-void HookAdapter::rethrow_named(size_t index, const std::vector<std::string>& names) const {
+void HookAdapter::rethrow_named(size_t index, const Strings& names) const {
   const std::string what = cat("DistributedDataParallel: hook ",
                                hook_.name(),
                                ", bucket ",

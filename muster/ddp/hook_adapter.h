@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/trained_parameters.h"
@@ -35,12 +36,12 @@ class HookAdapter : public c10d::CommHookInterface {
   struct Pending {
     Reduction reduction;
     Tensor tensor;
-    std::vector<std::string> names;
+    Strings names;
     std::optional<c10::Stream> stream;  // none on the CPU
   };
   GradientBucket describe(c10d::GradBucket& bucket) const;
   Reduction reduce_sparse(const Tensor& tensor);
-  [[noreturn]] void rethrow_named(size_t index, const std::vector<std::string>& names) const;
+  [[noreturn]] void rethrow_named(size_t index, const Strings& names) const;
 
   Hook hook_;
   ProcessGroup group_;

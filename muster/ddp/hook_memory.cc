@@ -87,7 +87,7 @@ void HookMemory::load(const std::string& prefix, const std::map<std::string, Ten
 void check_hook_state(const std::string& hook,
                       const HookState& state,
                       const HookStateNames& known) {
-  const auto check = [&](const auto& items, const std::vector<std::string>& prefixes) {
+  const auto check = [&](const auto& items, const Strings& prefixes) {
     for (const auto& [name, value] : items) {
       const std::string& text = name;  // a lambda cannot capture a structured binding
       const bool is_known = std::ranges::any_of(

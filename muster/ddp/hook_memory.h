@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/hooks.h"
 
@@ -51,7 +52,7 @@ class HookMemory {
 
 // The names that a state may have: prefixes of tensors, integers.
 struct HookStateNames {
-  std::vector<std::string> tensors, own, numbers;
+  Strings tensors, own, numbers;
 };
 // Throws: invalid_argument for any other name.
 void check_hook_state(const std::string& hook, const HookState& state, const HookStateNames& known);

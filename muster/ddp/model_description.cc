@@ -29,14 +29,14 @@ std::string describe(const std::string& kind, const std::string& name, const Ten
              kind == "parameter" && !tensor.requires_grad() ? " (frozen)" : "");
 }
 
-std::string line_or_nothing(const std::vector<std::string>& lines, size_t at) {
+std::string line_or_nothing(const Strings& lines, size_t at) {
   return at < lines.size() && !lines[at].empty() ? cat("'", lines[at], "'") : "nothing";
 }
 
 }  // namespace
 
 std::string describe_model(const ModelSource& model) {
-  std::vector<std::string> lines;
+  Strings lines;
   for (const auto& item : model.parameters())
     lines.push_back(describe("parameter", item.name, item.tensor));
   for (const auto& item : model.buffers())
@@ -44,7 +44,7 @@ std::string describe_model(const ModelSource& model) {
   return join(lines, "\n");
 }
 
-void check_same_model(const std::vector<std::string>& descriptions) {
+void check_same_model(const Strings& descriptions) {
   for (size_t rank = 1; rank < descriptions.size(); ++rank) {
     if (descriptions[rank] == descriptions[0])
       continue;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/ddp/model_source.h"
 
 namespace muster {
@@ -14,6 +15,6 @@ std::string describe_model(const ModelSource& model);
 
 // Throws: invalid_argument naming the first parameter or buffer in which a rank's description
 // differs from rank 0's, with both.
-void check_same_model(const std::vector<std::string>& descriptions);
+void check_same_model(const Strings& descriptions);
 
 }  // namespace muster

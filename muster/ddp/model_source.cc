@@ -57,7 +57,7 @@ class ModuleSource : public ModelSource {
   }
   std::set<const c10::TensorImpl*> sparse() const override;
   std::vector<NamedTensor> renormalized() const override { return renormalized_weights(*model_); }
-  std::vector<std::string> assigned() const override {
+  Strings assigned() const override {
     return mapped(assigned_members(*model_), &AssignedMember::name);
   }
   bool is_training() const override { return model_->is_training(); }
@@ -130,7 +130,7 @@ class PartialSource : public ModelSource {
   std::vector<NamedTensor> buffers() const override { return followed(whole_->buffers()); }
   void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override;
   std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
-  std::vector<std::string> assigned() const override { return whole_->assigned(); }
+  Strings assigned() const override { return whole_->assigned(); }
   std::vector<NamedTensor> renormalized() const override { return kept(whole_->renormalized()); }
   bool ignores(const Tensor& tensor) const override {
     const std::lock_guard lock(mutex_);

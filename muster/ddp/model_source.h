@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/options.h"
 
@@ -32,7 +33,7 @@ class ModelSource {
   virtual bool ignores(const Tensor& /*tensor*/) const { return false; }
   virtual bool is_training() const = 0;
   // Names under which layers compute with other tensors than are registered (layer_members.h).
-  virtual std::vector<std::string> assigned() const { return {}; }
+  virtual Strings assigned() const { return {}; }
   // Weights that forwards write to (renormalized.h).
   virtual std::vector<NamedTensor> renormalized() const { return {}; }
 };

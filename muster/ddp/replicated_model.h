@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/model_source.h"
@@ -58,7 +59,7 @@ class ReplicatedModel {
   TrainedParameters trained_;
   std::vector<ParameterIdentity> identities_;  // of all parameters whose values the ranks share
   Tensors kept_;                               // the same: keeps their addresses from being reused
-  std::vector<std::string> descriptions_;      // of all ranks' models
+  Strings descriptions_;                       // of all ranks' models
   int64_t gathered_ = 0;
 };
 

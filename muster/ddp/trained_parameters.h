@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/model_source.h"
@@ -18,7 +19,7 @@ namespace muster {
 // Each once (shared ones have several names), in registration order.
 struct TrainedParameters {
   Tensors tensors;
-  std::vector<std::string> names;
+  Strings names;
   std::vector<bool> sparse;  // gradients are sparse tensors
   // The one whose gradients tell ranks' samples apart: the last that is no vector. A loss may give
   // a bias the same gradient whatever the samples are, and the first is often an embedding, most of

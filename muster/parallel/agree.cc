@@ -34,7 +34,7 @@ Term agree_term_of_line(const std::string& line) {
 }
 
 // A rank that sent fewer lines gives an empty one, which reads as a term without a name.
-std::string agree_line(const std::vector<std::string>& lines, size_t i) {
+std::string agree_line(const Strings& lines, size_t i) {
   return i < lines.size() ? lines[i] : std::string();
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 Mesh::Mesh(ProcessGroup group, std::vector<MeshAxis> axes)
@@ -26,7 +28,7 @@ ProcessGroup& Mesh::group(const std::string& axis) {
 
 // Makes the groups of ranks that differ in these axes only, and returns this rank's. All ranks take
 // part in making each group, also one that they are not in.
-ProcessGroup Mesh::joined(const std::vector<std::string>& axes) {
+ProcessGroup Mesh::joined(const Strings& axes) {
   std::optional<ProcessGroup> mine;
   for (const std::vector<int>& ranks : shape_.groups(axes))
     if (auto group = group_.new_group(ranks))

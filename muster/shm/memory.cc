@@ -65,7 +65,7 @@ void check_file_limit(size_t bytes) {
   const rlim_t limit = file_limit();
   if (limit == RLIM_INFINITY || limit >= bytes)
     return;
-  const std::vector<std::string> texts = format_compared_bytes({bytes, limit});
+  const Strings texts = format_compared_bytes({bytes, limit});
   throw unavailable("shared memory: expected files of ",
                     texts[0],
                     " to be allowed (addresses, not memory), got a limit of ",
@@ -138,7 +138,7 @@ void SharedMemory::reserve(size_t offset, size_t bytes) {
   if (const auto available = available_memory()) {
     const uint64_t left = std::max<int64_t>(*available, 0);
     if (left < bytes) {
-      const std::vector<std::string> texts = format_compared_bytes({bytes, left});
+      const Strings texts = format_compared_bytes({bytes, left});
       fail_for_want(texts[0], texts[1]);
     }
   }

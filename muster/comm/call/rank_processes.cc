@@ -47,7 +47,7 @@ std::optional<std::string> start_of(int pid) {
 
 // "rank 2 (process 18017)" of each, whose ranks are lost from now on.
 std::string names_of(const std::vector<RankProcess>& processes) {
-  const std::vector<std::string> names = mapped(processes, [](const RankProcess& process) {
+  const Strings names = mapped(processes, [](const RankProcess& process) {
     note_lost_rank(process.rank);
     return cat("rank ", process.rank, " (process ", process.pid, ")");
   });

@@ -70,9 +70,9 @@ struct Place {
 
 // `hosts` has each rank's host. Hosts are numbered by their first rank, and a host's ranks by their
 // own order.
-Place place_of(int rank, const std::vector<std::string>& hosts) {
+Place place_of(int rank, const Strings& hosts) {
   Place place{.num_ranks = count_of(hosts)};
-  std::vector<std::string> names;
+  Strings names;
   for (int other = 0; other < place.num_ranks; ++other) {
     const auto found = std::ranges::find(names, hosts[other]);
     const auto host = static_cast<int>(found - names.begin());
@@ -529,7 +529,7 @@ class HierarchicalBackend : public OverGloo {
 
 BackendPtr make_hierarchical(const StorePtr& store,
                              int rank,
-                             const std::vector<std::string>& hosts,
+                             const Strings& hosts,
                              milliseconds timeout,
                              const NetworkBackend& network,
                              RankNames names) {

@@ -11,6 +11,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/rank_names.h"
+#include "muster/base/strings.h"
 #include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
@@ -23,7 +24,7 @@ using NetworkBackend = std::function<BackendPtr(const StorePtr& store, int rank,
 // make_shm and `network`.
 BackendPtr make_hierarchical(const StorePtr& store,
                              int rank,
-                             const std::vector<std::string>& hosts,
+                             const Strings& hosts,
                              milliseconds timeout,
                              const NetworkBackend& network,
                              RankNames names = {});

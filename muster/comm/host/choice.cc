@@ -9,7 +9,7 @@
 
 namespace muster {
 
-std::string choose_host_backend(const std::vector<std::string>& hosts) {
+std::string choose_host_backend(const Strings& hosts) {
   std::map<std::string, int> ranks_of;
   int most = 0;
   for (const std::string& host : hosts)

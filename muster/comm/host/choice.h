@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 // Takes the host_identity() of each rank. Returns "shm" where all are on one host, "shm+gloo" where
 // some are, else, and where a host has more ranks than can share memory, "gloo".
-std::string choose_host_backend(const std::vector<std::string>& hosts);
+std::string choose_host_backend(const Strings& hosts);
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/env.h"
+#include "muster/base/strings.h"
 #include "muster/comm/call/library_folder.h"
 #include "muster/comm/host/backend.h"
 #include "muster/comm/host/store_exchange.h"
@@ -23,7 +24,7 @@ namespace {
 
 // The libraries to look for, best first, by what the launcher has set. An MPI under another one's
 // launcher would start a world of its own in every process.
-std::vector<std::string> libraries_for_launcher() {
+Strings libraries_for_launcher() {
   if (get_env("OMPI_COMM_WORLD_SIZE"))
     return {"muster_mpi_ompi", "muster_mpi"};
   if (get_env("PMIX_RANK"))

@@ -67,15 +67,15 @@ class InterruptibleStore : public c10d::Store {
   bool deleteKey(const std::string& key) override {
     return served([&] { return store_->deleteKey(key); });
   }
-  bool check(const std::vector<std::string>& keys) override {
+  bool check(const Strings& keys) override {
     check_();
     return served([&] { return store_->check(keys); });
   }
   int64_t getNumKeys() override {
     return served([&] { return store_->getNumKeys(); });
   }
-  void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
-  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
+  void wait(const Strings& keys) override { wait(keys, getTimeout()); }
+  void wait(const Strings& keys, const milliseconds& timeout) override {
     const Deadline deadline(timeout);
     for (;;) {
       check_();

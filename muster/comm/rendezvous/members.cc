@@ -252,7 +252,7 @@ std::string choose_backend(const std::vector<RankIdentity>& members, const std::
     return asked;
   if (obstacle.empty())
     return "nccl";
-  std::vector<std::string> hosts = mapped(members, &RankIdentity::host);
+  Strings hosts = mapped(members, &RankIdentity::host);
   return choose_host_backend(hosts);
 }
 

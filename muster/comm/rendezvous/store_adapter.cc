@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 namespace {
@@ -43,10 +45,10 @@ class StoreAdapter : public c10d::Store {
   }
   int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
   bool deleteKey(const std::string& key) override { return store_->remove(key); }
-  bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }
+  bool check(const Strings& keys) override { return store_->check(keys); }
   int64_t getNumKeys() override { return store_->num_keys(); }
-  void wait(const std::vector<std::string>& keys) override { store_->wait(keys, getTimeout()); }
-  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
+  void wait(const Strings& keys) override { store_->wait(keys, getTimeout()); }
+  void wait(const Strings& keys, const milliseconds& timeout) override {
     store_->wait(keys, timeout);
   }
 

@@ -82,7 +82,7 @@ bool are_other_batches(const BatchMark& one, const BatchMark& other) {
 // All ranks call it together. Those without a problem give an empty text, and throw with the
 // others.
 void refuse_on_all_stages(ProcessGroup& group, const std::string& problem) {
-  std::vector<std::string> all = group.all_gather_bytes(problem, "problems of a pipeline");
+  Strings all = group.all_gather_bytes(problem, "problems of a pipeline");
   std::erase(all, "");
   if (all.empty())
     return;
@@ -139,7 +139,7 @@ void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
     mine += ", shared loss";
   if (!options.broadcast_buffers)
     mine += ", buffers of each replica's own";
-  const std::vector<std::string> all = group.all_gather_bytes(mine, "schedules of a pipeline");
+  const Strings all = group.all_gather_bytes(mine, "schedules of a pipeline");
   for (int rank = 1; rank < std::ssize(all); ++rank) {
     if (all[rank] == all[0])
       continue;

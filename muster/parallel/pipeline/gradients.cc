@@ -136,8 +136,7 @@ ParameterMemory memory_of(const Tensor& parameter) {
 
 // Returns the ranks that have the weight. All ranks call it together, and throw alike.
 std::vector<int> agreed_holders(const Tensor& parameter, ProcessGroup& group) {
-  const std::vector<std::string> forms =
-      group.all_gather_bytes(form_of_tied(parameter), "a tied weight");
+  const Strings forms = group.all_gather_bytes(form_of_tied(parameter), "a tied weight");
   std::vector<int> holders =
       filtered_indices<int>(group.size(), [&](int rank) { return !forms[rank].empty(); });
   if (holders.empty()) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/parameter_memory.h"
@@ -66,13 +67,13 @@ class TiedWeight {
   const Tensor& parameter() const { return parameter_; }
   bool is_copy() const { return is_copy_; }  // a stage of an earlier rank has it too
   // Its names on its ranks, the first rank's first: that is its name in checkpoints.
-  const std::vector<std::string>& names() const { return names_; }
+  const Strings& names() const { return names_; }
 
  private:
   Tensor parameter_;
   Tensor agreed_;  // the parameter that the ranks have tied
   StagePlace place_;
-  std::vector<std::string> names_;  // each once
+  Strings names_;  // each once
   bool is_copy_ = false;
   Tensor before_;
   std::optional<ProcessGroup> holders_;

@@ -173,7 +173,7 @@ class QueuedStep {
 
   // The last messages of a rank that has done all may wait for others, which are named then.
   std::string waiting() const {
-    std::vector<std::string> places;
+    Strings places;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       const size_t done = ranks_[rank].done;
       if (done < schedule_.actions[rank].size())

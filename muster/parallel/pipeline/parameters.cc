@@ -129,7 +129,7 @@ int64_t number_in_line(const std::string& text) {
 
 // The line comes from line_of() of another rank, so its fields are not checked.
 std::pair<std::string, StageParameter> parameter_of_line(const std::string& line, int owner) {
-  const std::vector<std::string> fields = split(line, '\t');
+  const Strings fields = split(line, '\t');
   StageParameter parameter{.owner = owner,
                            .is_copy = fields[0] == "1",
                            .type = static_cast<at::ScalarType>(number_in_line(fields[1])),
@@ -142,8 +142,7 @@ std::pair<std::string, StageParameter> parameter_of_line(const std::string& line
 
 // Says from which rank each name gets its values. Every rank sees the same lines, so all refuse or
 // none.
-std::map<std::string, StageParameter> owners_of_names(
-    const std::vector<std::string>& lines_by_rank) {
+std::map<std::string, StageParameter> owners_of_names(const Strings& lines_by_rank) {
   std::map<std::string, StageParameter> owners;
   for (int rank = 0; rank < std::ssize(lines_by_rank); ++rank) {
     for (const std::string& line : split(lines_by_rank[rank], '\n')) {
@@ -170,7 +169,7 @@ std::map<std::string, StageParameter> owners_of_names(
 // All ranks save a tied weight under the first one's name, as a model on one rank does that has it
 // once.
 void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
-  const std::vector<std::string>& names = weight.names();
+  const Strings& names = weight.names();
   if (names.empty())
     return;
   piece.name = names[0];

@@ -163,7 +163,7 @@ void check_counts(const PipelineSchedule& schedule) {
 
 // Lists the action at which each rank waits, of those that have not ended.
 std::string stuck_actions(const PipelineSchedule& schedule, const PipelineTimeline& timeline) {
-  std::vector<std::string> waiting;
+  Strings waiting;
   for (const size_t rank : indices_of(schedule.actions)) {
     const size_t at = timeline.starts[rank].size();
     if (at < schedule.actions[rank].size())
@@ -251,7 +251,7 @@ std::string drawing(const PipelineSchedule& schedule, const PipelineTimes& times
   const size_t label = cat("rank ", schedule.ranks - 1).size();
   std::string text;
   for (const size_t rank : indices_of(schedule.actions)) {
-    std::vector<std::string> cells(std::llround(timeline.total), ".");
+    Strings cells(std::llround(timeline.total), ".");
     for (const size_t i : indices_of(schedule.actions[rank])) {
       const PipelineAction& action = schedule.actions[rank][i];
       const double end = timeline.starts[rank][i] + time_of(action, times);

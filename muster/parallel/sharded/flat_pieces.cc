@@ -16,8 +16,7 @@ ParameterNames::ParameterNames(const torch::nn::Module& model) {
 }
 
 // It throws where the model does not have the parameter.
-const std::vector<std::string>& ParameterNames::of(const std::string& owner,
-                                                   const Tensor& parameter) const {
+const Strings& ParameterNames::of(const std::string& owner, const Tensor& parameter) const {
   const auto found = names_.find(parameter.unsafeGetTensorImpl());
   if (found != names_.end())
     return found->second;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
@@ -19,10 +20,10 @@ class ParameterNames {
  public:
   explicit ParameterNames(const torch::nn::Module& model);
   // Throws: invalid_argument, in the name of `owner`, for a parameter that is not the model's.
-  const std::vector<std::string>& of(const std::string& owner, const Tensor& parameter) const;
+  const Strings& of(const std::string& owner, const Tensor& parameter) const;
 
  private:
-  std::map<const c10::TensorImpl*, std::vector<std::string>> names_;
+  std::map<const c10::TensorImpl*, Strings> names_;
 };
 
 void add_flat_pieces(TensorPieces& to,

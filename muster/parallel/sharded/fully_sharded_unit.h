@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/ddp/layer_members.h"
@@ -86,7 +87,7 @@ bool lies_in_left(const Tensor& parameter, const std::vector<LeftMemory>& left);
 // What wrap() finds in a module: the parameters that were not already wrapped with an inner module.
 struct FullyShardedModuleView {
   Tensors parameters;
-  std::vector<std::string> names;
+  Strings names;
   std::set<const torch::nn::Module*> modules;     // itself and all inside
   std::weak_ptr<const torch::nn::Module> module;  // itself, if it is shared
   std::vector<AssignedMember> assigned;
@@ -146,7 +147,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   int64_t number;  // in its set, for all ranks to compare
   ProcessGroup group;
   Tensors parameters;
-  std::vector<std::string> names;                 // their names in the module
+  Strings names;                                  // their names in the module
   std::set<const torch::nn::Module*> modules;     // the wrapped one and all inside
   std::weak_ptr<const torch::nn::Module> module;  // the wrapped one, if it is shared
   std::vector<bool> was_trained;                  // at construction

@@ -106,7 +106,7 @@ void ScatteredGradients::forget(size_t parameter) {
 
 // They are not averaged, and would be added to other ones if the parameter is trained again.
 void ScatteredGradients::drop_of_frozen() {
-  std::vector<std::string> dropped;
+  Strings dropped;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Tensor& gradient = parameters_[i].mutable_grad();
     if (has_[i] || parameters_[i].requires_grad() || (!gradient.defined() && !keeps(i)))

@@ -116,7 +116,7 @@ void require_same_values(const Tensors& replaced, ProcessGroup& group) {
 // in two ways.
 std::string rates_of(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      const torch::optim::OptimizerOptions& defaults) {
-  std::vector<std::string> rates = mapped(groups, [&](const auto& group) {
+  Strings rates = mapped(groups, [&](const auto& group) {
     return cat((group.has_options() ? group.options() : defaults).get_lr());
   });
   return join(rates, ", ");
