@@ -18,9 +18,7 @@ Tensors each_once(const Tensors& tensors) {
 }
 
 // Two groups may have two rates, so that nobody can say which step is meant.
-void keep_each_once(const std::string& owner,
-                    std::vector<torch::optim::OptimizerParamGroup>& groups,
-                    const std::string& where) {
+void keep_each_once(const std::string& owner, ParameterGroups& groups, const std::string& where) {
   std::unordered_set<const c10::TensorImpl*> in_groups;
   for (torch::optim::OptimizerParamGroup& group : groups) {
     group.params() = each_once(group.params());

@@ -12,20 +12,20 @@
 
 namespace muster::optim {
 
+using ParameterGroups = std::vector<torch::optim::OptimizerParamGroup>;
+
 // The tensors in their order, without repetitions.
 Tensors each_once(const Tensors& tensors);
 
 // Takes repetitions out of each group. `where` says who asks, such as " (rank 1)". Throws:
 // invalid_argument, in the name of `owner`, for a parameter that is in two groups.
 void keep_each_once(const std::string& owner,
-                    std::vector<torch::optim::OptimizerParamGroup>& groups,
+                    ParameterGroups& groups,
                     const std::string& where = {});
 
 // A member of an optimizer's class, made when its base has the groups.
 struct EachOnce {
-  explicit EachOnce(std::vector<torch::optim::OptimizerParamGroup>& groups) {
-    keep_each_once("optimizer", groups);
-  }
+  explicit EachOnce(ParameterGroups& groups) { keep_each_once("optimizer", groups); }
 };
 
 }  // namespace muster::optim

@@ -20,7 +20,7 @@ bool is_for_kernels(const Tensor& parameter) {
          gradient.device() == parameter.device() && parameter.is_non_overlapping_and_dense();
 }
 
-bool are_on_one_gpu(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+bool are_on_one_gpu(const ParameterGroups& groups) {
   std::optional<c10::Device> device;
   return hold_for_all(groups, [&](const Tensor& parameter) {
     if (!device)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/tensors.h"
+#include "muster/optim/each_once.h"
 #include "muster/optim/kernels.h"
 
 namespace muster::optim {
@@ -22,7 +23,7 @@ Tensors with_gradients(const torch::optim::OptimizerParamGroup& group);
 
 // Whether the rule holds for all parameters that have a gradient.
 template <class Rule>
-bool hold_for_all(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Rule& rule) {
+bool hold_for_all(const ParameterGroups& groups, const Rule& rule) {
   const auto holds = [&](const Tensor& parameter) {
     return !parameter.grad().defined() || rule(parameter);
   };
@@ -34,7 +35,7 @@ bool hold_for_all(const std::vector<torch::optim::OptimizerParamGroup>& groups, 
 bool is_for_kernels(const Tensor& parameter);
 
 // Whether all gradients are on one GPU.
-bool are_on_one_gpu(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+bool are_on_one_gpu(const ParameterGroups& groups);
 
 // Whether a tensor of the state has the parameter's type and device, or is not there yet.
 bool is_like(const Tensor& state, const Tensor& parameter);

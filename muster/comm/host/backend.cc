@@ -166,17 +166,16 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                     Tensors& inputs,
                     const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER);
+    const Tensors& all = list_for_all(call, outputs, getSize());
     return start_requests(
-        call,
-        {all_gather_of(call, list_for_all(call, outputs, getSize()), call.one(inputs))},
-        options);
+        call, {gather_of(call, Kind::all_gather, all, call.one(inputs))}, options);
   }
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
                               Tensors& inputs,
                               const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER_COALESCED);
     std::vector<Request> requests = mapped_indices(inputs.size(), [&](size_t i) {
-      return all_gather_of(call, column(call, outputs, i, getSize()), inputs[i]);
+      return gather_of(call, Kind::all_gather, column(call, outputs, i, getSize()), inputs[i]);
     });
     return start_requests(call, std::move(requests), options);
   }
@@ -203,9 +202,11 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                          const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER);
     const Tensor& output = call.one(outputs);
+    const shm::Op op = shm_op(options.reduceOp);
     const Tensors& parts = list_for_all(call, inputs, getSize());
-    return start_requests(
-        call, {reduce_scatter_of(call, output, parts, options.reduceOp)}, options);
+    Request request = scatter_of(call, Kind::reduce_scatter, output, parts);
+    request.op = op;
+    return start_requests(call, {std::move(request)}, options);
   }
   WorkPtr _reduce_scatter_base(Tensor& output,
                                Tensor& input,
@@ -231,15 +232,10 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                  const c10d::GatherOptions& options) override {
     HostCall call("gather", c10d::OpType::GATHER);
     const Tensor& input = call.one(inputs);
-    Request request = call.request(Kind::gather, input);
-    request.root = root_of(call, options.rootRank);
-    request.in = {call.in(input)};
-    if (request.root == getRank()) {
-      request.out = mapped(list_for_all(call, outputs, getSize()), [&](const Tensor& output) {
-        call.expect_like(output, input);
-        return call.out(output);
-      });
-    }
+    const int root = root_of(call, options.rootRank);
+    const Tensors parts = root == getRank() ? list_for_all(call, outputs, getSize()) : Tensors();
+    Request request = gather_of(call, Kind::gather, parts, input);
+    request.root = root;
     return start_requests(call, {std::move(request)}, options);
   }
 
@@ -249,15 +245,10 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                   const c10d::ScatterOptions& options) override {
     HostCall call("scatter", c10d::OpType::SCATTER);
     const Tensor& output = call.one(outputs);
-    Request request = call.request(Kind::scatter, output);
-    request.root = root_of(call, options.rootRank);
-    request.out = {call.out(output)};
-    if (request.root == getRank()) {
-      request.in = mapped(list_for_all(call, inputs, getSize()), [&](const Tensor& input) {
-        call.expect_like(input, output);
-        return call.in(input);
-      });
-    }
+    const int root = root_of(call, options.rootRank);
+    const Tensors parts = root == getRank() ? list_for_all(call, inputs, getSize()) : Tensors();
+    Request request = scatter_of(call, Kind::scatter, output, parts);
+    request.root = root;
     return start_requests(call, {std::move(request)}, options);
   }
 

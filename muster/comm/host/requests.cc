@@ -38,8 +38,11 @@ Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i
   });
 }
 
-shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const Tensor& input) {
-  shm::Request request = call.request(shm::Kind::all_gather, input);
+shm::Request gather_of(HostCall& call,
+                       shm::Kind kind,
+                       const Tensors& outputs,
+                       const Tensor& input) {
+  shm::Request request = call.request(kind, input);
   request.in = {call.in(input)};
   request.out = mapped(outputs, [&](const Tensor& output) {
     call.expect_like(output, input);
@@ -48,12 +51,11 @@ shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const Tensor&
   return request;
 }
 
-shm::Request reduce_scatter_of(HostCall& call,
-                               const Tensor& output,
-                               const Tensors& inputs,
-                               const c10d::ReduceOp& op) {
-  shm::Request request = call.request(shm::Kind::reduce_scatter, output);
-  request.op = shm_op(op);
+shm::Request scatter_of(HostCall& call,
+                        shm::Kind kind,
+                        const Tensor& output,
+                        const Tensors& inputs) {
+  shm::Request request = call.request(kind, output);
   request.in = mapped(inputs, [&](const Tensor& input) {
     call.expect_like(input, output);
     return call.in(input);

@@ -16,12 +16,12 @@ const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& li
 // The i-th tensor that comes from every rank.
 Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i, int ranks);
 
-// `outputs` and `inputs` have one tensor a rank.
-shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const Tensor& input);
-shm::Request reduce_scatter_of(HostCall& call,
-                               const Tensor& output,
-                               const Tensors& inputs,
-                               const c10d::ReduceOp& op);
+// `outputs` and `inputs` have one tensor a rank, or none where only a root has them.
+shm::Request gather_of(HostCall& call, shm::Kind kind, const Tensors& outputs, const Tensor& input);
+shm::Request scatter_of(HostCall& call,
+                        shm::Kind kind,
+                        const Tensor& output,
+                        const Tensors& inputs);
 
 // The ranks' parts lie in one tensor here.
 shm::Request all_gather_into(HostCall& call, const Tensor& output, const Tensor& input, int ranks);

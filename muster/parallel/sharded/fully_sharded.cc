@@ -166,9 +166,8 @@ Tensors parts_of(const FullyShardedSet& set, const Tensor& parameter) {
 }  // namespace
 
 // Groups keep their options; only their parameters become this rank's parts.
-std::vector<OptimizerParamGroup> FullySharded::parameters(
-    const std::vector<OptimizerParamGroup>& groups) const {
-  std::vector<OptimizerParamGroup> divided = groups;
+optim::ParameterGroups FullySharded::parameters(const optim::ParameterGroups& groups) const {
+  optim::ParameterGroups divided = groups;
   optim::keep_each_once("fully sharded", divided, cat(" (rank ", set_->group.job_rank(), ")"));
   for (OptimizerParamGroup& group : divided)
     group.params() = concatenated(

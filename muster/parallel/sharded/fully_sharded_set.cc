@@ -2,7 +2,6 @@
 // forwards and backwards, and one reduction at a time. The units do what concerns one module.
 #include <ATen/core/grad_mode.h>
 
-#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -98,11 +97,7 @@ void FullyShardedSet::finish_reduction() {
   FullyShardedUnit& unit = *under_way;
   under_way = nullptr;
   const CallNumber of_the_unit(unit.number);
-  add_to_pieces(unit.gradients->finish(), unit.pieces, unit.parameters, unit.tensors);
-  same_samples.say(unit.gradients->twins(), group);
-  for (const size_t i : indices_of(unit.parameters))
-    if (unit.parameters[i].requires_grad())
-      unit.stand_ins->stand_for(i);
+  take_reduced(unit, same_samples, group);
 }
 
 // The end of a backward. Units that were not complete, or hold gradients of earlier ones, are

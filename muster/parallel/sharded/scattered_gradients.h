@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/same_samples.h"
 #include "muster/parallel/sharded/flat_layout.h"
@@ -83,6 +84,16 @@ void add_to_pieces(const Tensor& part,
                    const std::vector<FlatPiece>& pieces,
                    const Tensors& parameters,
                    Tensors& tensors);
+
+// Ends the reduction of a bucket or a unit: its tensors get the mean, and its parameters stand-ins.
+template <class Reduced>
+void take_reduced(Reduced& reduced, SameSamplesWarning& same_samples, const ProcessGroup& group) {
+  add_to_pieces(reduced.gradients->finish(), reduced.pieces, reduced.parameters, reduced.tensors);
+  same_samples.say(reduced.gradients->twins(), group);
+  for (const size_t i : indices_of(reduced.parameters))
+    if (reduced.parameters[i].requires_grad())
+      reduced.stand_ins->stand_for(i);
+}
 
 // At the end of a backward, for whoever called it: the tensors' gradients may have been made on the
 // streams of hooks.

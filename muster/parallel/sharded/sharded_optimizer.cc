@@ -114,8 +114,7 @@ void require_same_values(const Tensors& replaced, ProcessGroup& group) {
 
 // Each rank steps a part of every parameter, so that ranks with other rates would train one matrix
 // in two ways.
-std::string rates_of(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                     const torch::optim::OptimizerOptions& defaults) {
+std::string rates_of(const ShardGroups& groups, const torch::optim::OptimizerOptions& defaults) {
   Strings rates = mapped(groups, [&](const auto& group) {
     return cat((group.has_options() ? group.options() : defaults).get_lr());
   });
@@ -362,11 +361,7 @@ void ShardsState::start_next() {
 void ShardsState::finish_oldest() {
   ShardBucket& bucket = buckets[under_way.front()];
   under_way.pop_front();
-  add_to_pieces(bucket.gradients->finish(), bucket.pieces, bucket.parameters, bucket.tensors);
-  same_samples.say(bucket.gradients->twins(), group);
-  for (const size_t i : indices_of(bucket.parameters))
-    if (bucket.parameters[i].requires_grad())
-      bucket.stand_ins->stand_for(i);
+  take_reduced(bucket, same_samples, group);
 }
 
 // With whole gradients (ZeRO-1) each piece's gradient is a view of the parameter's.
