@@ -13,8 +13,8 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
@@ -25,6 +25,7 @@
 #include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_results.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/init.h"
 
 namespace muster {
@@ -193,7 +194,7 @@ std::vector<Contestant> contestants(Context& ctx, const CollectivesBenchOptions&
   std::vector<Contestant> all;
   for (const std::string& name : options.backends.empty() ? backends_here(ctx) : options.backends) {
     const bool in_place = name == "shm-in-place";
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name, ctx.store());
+    const auto store = store_part(ctx.store(), "bench/" + name);
     all.push_back(
         {.name = name,
          .group = init_process_group(store,

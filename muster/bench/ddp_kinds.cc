@@ -14,12 +14,14 @@
 #include <random>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_models.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/init.h"
 #include "muster/ddp/distributed_data_parallel.h"
 
@@ -59,7 +61,7 @@ class Kind {
     const bool copied = backend.ends_with(kCopied);
     if (copied)
       backend.erase(backend.size() - kCopied.size());
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name, ctx.store());
+    const auto store = store_part(ctx.store(), "bench/" + name);
     group_ = init_process_group(
         store, ctx.rank(), ctx.world_size(), {.backend = backend, .device = ctx.device()});
     ddp_ = std::make_unique<DistributedDataParallel<std::shared_ptr<BenchModel>>>(

@@ -97,6 +97,9 @@ int64_t next_generation(c10d::Store& store, int size);
 
 // Builds the backends and the group. Collective: over the ranks that share `store`. Throws:
 // backend_failed, timeout.
-ProcessGroup make_process_group(StorePtr store, int rank, int size, const GroupOptions& options);
+ProcessGroup make_process_group(const StorePtr& store,
+                                int rank,
+                                int size,
+                                const GroupOptions& options);
 
 }  // namespace muster

@@ -186,7 +186,7 @@ milliseconds collective_timeout(milliseconds given) {
 // The members' keys have a number of their own for each group that was made over the store before.
 ProcessGroup init_process_group(const Rendezvous& rendezvous, const InitOptions& options) {
   const RankIdentity self = identity(rendezvous, options);
-  const auto world = c10::make_intrusive<c10d::PrefixStore>("world", rendezvous.store);
+  const auto world = store_part(rendezvous.store, "world");
   const int64_t generation = next_generation(*world, rendezvous.world_size);
   c10d::PrefixStore members_of(cat("members/", generation), rendezvous.store);
   const auto members = join(members_of, self, options.init_timeout);
@@ -218,7 +218,7 @@ std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezv
   const bool any = std::any_of(members.begin(), members.end(), stays);
   if (any)
     std::erase_if(members, std::not_fn(stays));
-  const auto root = c10::make_intrusive<c10d::PrefixStore>("some", rendezvous.store);
+  const auto root = store_part(rendezvous.store, "some");
   // The process that serves the store may not end before all have read who takes part.
   root->add("joined", 1);
   if (rendezvous.serves_store)

@@ -1,7 +1,7 @@
 // Builds a process group: its backends, its name, and what watches it. Each part has a prefix of
 // its own in the store. NCCL comes before the host's backend, because all of a parent's ranks must
 // come to a split.
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <unistd.h>
 
@@ -51,20 +51,18 @@ constexpr std::chrono::hours kUnlimited{24 * 365};
 
 // The backend for tensors on the CPU, and for others where there is no NCCL.
 BackendPtr backend_for_cpu(const StorePtr& store, int rank, int size, const GroupOptions& options) {
-  const auto part = [&](const char* name) {
-    return c10::make_intrusive<c10d::PrefixStore>(name, store);
-  };
   if (options.backend == "shm")
-    return make_shm(part("shm"), rank, size, options.timeout, options.names);
+    return make_shm(store_part(store, "shm"), rank, size, options.timeout, options.names);
   const auto gloo = [&](const StorePtr& of_ranks, int gloo_rank, int gloo_size) {
     return make_gloo(of_ranks, gloo_rank, gloo_size, options.timeout, options.master_addr);
   };
   if (options.backend == "mpi")
-    return make_mpi(part("mpi"), rank, size, options.of_all_ranks, options.timeout);
+    return make_mpi(store_part(store, "mpi"), rank, size, options.of_all_ranks, options.timeout);
   if (options.backend == "shm+gloo")
     return make_hierarchical(
-        part("hosts"), rank, options.hosts, options.timeout, gloo, options.names);
-  return c10::make_intrusive<OverGloo>(gloo(part("gloo"), rank, size), "gloo", options.names);
+        store_part(store, "hosts"), rank, options.hosts, options.timeout, gloo, options.names);
+  return c10::make_intrusive<OverGloo>(
+      gloo(store_part(store, "gloo"), rank, size), "gloo", options.names);
 }
 
 // The job's numbers of the ranks give NCCL's logs, and a split, the same names on all of them. A
@@ -153,14 +151,12 @@ C10dType c10d_type_of(const std::string& backend) {
 // Makes c10d's group and its backends.
 void make_backends(ProcessGroup::State& state) {
   const GroupOptions& options = state.options;
-  const auto sub_store = [&](const char* name) {
-    return c10::make_intrusive<c10d::PrefixStore>(name, state.store);
-  };
-  state.group = c10::make_intrusive<c10d::ProcessGroup>(sub_store("c10d"), state.rank, state.size);
+  state.group = c10::make_intrusive<c10d::ProcessGroup>(
+      store_part(state.store, "c10d"), state.rank, state.size);
   GroupTrack track;
   BackendPtr nccl;
   if (state.can.on_gpus)
-    nccl = make_nccl_backend(sub_store("nccl"), state, track);
+    nccl = make_nccl_backend(store_part(state.store, "nccl"), state, track);
   state.options.nccl_parent.reset();
   const auto on_host = backend_for_cpu(state.store, state.rank, state.size, options);
   track.add(on_host);
@@ -185,12 +181,8 @@ void make_backends(ProcessGroup::State& state) {
 // A backend that does not compare calls itself needs an agreement of the ranks.
 void make_agreement(ProcessGroup::State& state) {
   const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
-  state.agreement =
-      std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", state.store),
-                                  state.rank,
-                                  state.size,
-                                  every_call,
-                                  *state.names);
+  state.agreement = std::make_shared<Agreement>(
+      store_part(state.store, "agreement"), state.rank, state.size, every_call, *state.names);
   if (!state.can.on_gpus) {
     state.late_watch = std::make_unique<LateWatch>();
     return;
@@ -202,14 +194,17 @@ void make_agreement(ProcessGroup::State& state) {
 
 }  // namespace
 
-ProcessGroup make_process_group(StorePtr root, int rank, int size, const GroupOptions& options) {
+ProcessGroup make_process_group(const StorePtr& root,
+                                int rank,
+                                int size,
+                                const GroupOptions& options) {
   auto state = std::make_shared<ProcessGroup::State>();
   state->options = options;
   state->can = capabilities_of(options.backend);
   state->interruptions = num_interruptions();
   state->departures = root;
   state->generation = next_generation(*root, size);
-  state->store = c10::make_intrusive<c10d::PrefixStore>(cat(state->generation), std::move(root));
+  state->store = store_part(root, cat(state->generation));
   state->rank = rank;
   state->size = size;
   state->names = std::make_shared<RankNames>(options.names.ranks.empty() ? RankNames::of_all(size)

@@ -1,6 +1,6 @@
 // Makes groups of some of a group's ranks. All ranks of the parent first compare the lists: ranks
 // with different lists would wait for each other in groups that never come together.
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
 #include <iterator>
@@ -102,10 +102,10 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   }
   GroupOptions options = options_of_part(*state_, ranks);
   options.nccl_parent = parent;
-  auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
   const auto own_rank = static_cast<int>(place - ranks.begin());
   const auto size_of_group = static_cast<int>(std::ssize(ranks));
-  ProcessGroup group = make_process_group(store, own_rank, size_of_group, options);
+  ProcessGroup group =
+      make_process_group(store_part(state_->store, name), own_rank, size_of_group, options);
   group.state_->parent_ranks = ranks;
   return group;
 }

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <system_error>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
@@ -19,6 +19,7 @@
 #include "muster/base/log.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/interrupt.h"
@@ -205,9 +206,9 @@ Rendezvous InPlace::meet() {
   come_to_newest();
   track_groups(env_.attempt);
   auto store = adapt_store(open_rendezvous_store(), init_.init_timeout);
-  return {.store = c10::make_intrusive<c10d::PrefixStore>(
-              cat("muster/", env_.attempt),
-              interruptible(std::move(store), [this, mine = env_.attempt] { check_newest(mine); })),
+  return {.store = store_part(
+              interruptible(std::move(store), [this, mine = env_.attempt] { check_newest(mine); }),
+              cat("muster/", env_.attempt)),
           .rank = env_.rank,
           .world_size = env_.world_size,
           .master_addr = env_.master_addr};

@@ -5,7 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/view_as_real.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -25,6 +25,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/call/bounded_wait.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/hierarchical/over_gloo.h"
@@ -129,10 +130,6 @@ bool is_reduced_by_gloo(at::ScalarType type, RedOp op) {
   return sum || op == RedOp::MIN || op == RedOp::MAX || op == RedOp::PRODUCT;
 }
 
-StorePtr part_of(const StorePtr& store, const std::string& name) {
-  return c10::make_intrusive<c10d::PrefixStore>(name, store);
-}
-
 RankNames names_on_host(const RankNames& names, const Place& place) {
   RankNames part = names.part(place.neighbours());
   part.of_one_host = true;
@@ -147,17 +144,17 @@ class HierarchicalBackend : public OverGloo {
                       milliseconds timeout,
                       const NetworkBackend& network,
                       const RankNames& names)
-      : OverGloo(network(part_of(store, "all"), rank, place.num_ranks), "muster", names),
+      : OverGloo(network(store_part(store, "all"), rank, place.num_ranks), "muster", names),
         place_(std::move(place)),
         timeout_(countable(timeout)),
         names_(names_on_host(names, place_)),
-        inside_(make_shm(part_of(store, cat("host/", place_.host)),
+        inside_(make_shm(store_part(store, cat("host/", place_.host)),
                          place_.local_rank,
                          count_of(place_.neighbours()),
                          timeout,
                          names_)) {
     if (place_.local_rank < place_.columns) {
-      between_ = network(part_of(store, cat("column/", place_.local_rank)),
+      between_ = network(store_part(store, cat("column/", place_.local_rank)),
                          place_.host,
                          count_of(place_.ranks_of_hosts));
     }

@@ -5,16 +5,16 @@
 #include <cstdint>
 #include <string>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/base/strings.h"
+#include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
 
 shm::Exchange exchange_over(const StorePtr& given, int rank, milliseconds timeout) {
   const int64_t generation = given->add(cat("generation/", rank), 1);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(generation), given);
+  const auto store = store_part(given, cat(generation));
   return {
       .set = [store](const std::string& key, const std::string& value) { store->set(key, value); },
       .get =

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <netdb.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "muster/base/clock.h"
@@ -17,6 +16,7 @@
 #include "muster/base/env_count.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/route.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/rendezvous/store_adapter.h"
 #include "muster/store/endpoint.h"
@@ -98,9 +98,8 @@ StorePtr open_tcp(const std::string& host, int port, bool serve, milliseconds ti
 }
 
 // An attempt must not read the keys of the one before it, which live on in the launcher's store.
-StorePtr of_attempt(StorePtr store, const std::optional<RankEnv>& env) {
-  return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->attempt : 0),
-                                                std::move(store));
+StorePtr of_attempt(const StorePtr& store, const std::optional<RankEnv>& env) {
+  return store_part(store, cat("muster/", env ? env->attempt : 0));
 }
 
 // The ranks of a scheduler's job meet by a file.
