@@ -44,8 +44,8 @@ std::string describe_model(const ModelSource& model) {
   return join(lines, "\n");
 }
 
-void check_same_model(const Strings& descriptions) {
-  for (size_t rank = 1; rank < descriptions.size(); ++rank) {
+void check_same_model(const Strings& descriptions, const ProcessGroup& group) {
+  for (int rank = 1; rank < std::ssize(descriptions); ++rank) {
     if (descriptions[rank] == descriptions[0])
       continue;
     const auto first = split(descriptions[0], '\n');
@@ -53,10 +53,12 @@ void check_same_model(const Strings& descriptions) {
     const size_t at = std::ranges::mismatch(first, other).in1 - first.begin();
     throw invalid_argument("DistributedDataParallel: expected the same model on every rank, got ",
                            line_or_nothing(first, at),
-                           " on rank 0 and ",
+                           " on rank ",
+                           group.job_rank(0),
+                           " and ",
                            line_or_nothing(other, at),
                            " on rank ",
-                           rank,
+                           group.job_rank(rank),
                            " (entry ",
                            at,
                            "); build the model alike on all ranks");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "muster/base/strings.h"
+#include "muster/comm/process_group.h"
 #include "muster/ddp/model_source.h"
 
 namespace muster {
@@ -15,6 +16,6 @@ std::string describe_model(const ModelSource& model);
 
 // Throws: invalid_argument naming the first parameter or buffer in which a rank's description
 // differs from rank 0's, with both.
-void check_same_model(const Strings& descriptions);
+void check_same_model(const Strings& descriptions, const ProcessGroup& group);
 
 }  // namespace muster

@@ -72,7 +72,7 @@ void ReplicatedModel::take() {
   optim::refuse_other_parts("DistributedDataParallel", all, group_.job_ranks(), group_.job_rank());
   if (!options_.init_sync)
     return;
-  check_same_model(descriptions_);
+  check_same_model(descriptions_, group_);
   broadcast(new_parameters());
   if (identities_.empty())
     broadcast(buffers());

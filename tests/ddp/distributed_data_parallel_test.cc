@@ -308,6 +308,21 @@ TEST(DdpConstruction, DifferentModelsNameTheFirstDifference) {
   check(first, second, AllOf(HasSubstr("a.weight"), HasSubstr("b.weight")));
 }
 
+TEST(DdpConstruction, DifferentModelsInASubGroupAreOfRanksOfTheJob) {
+  run_ranks(3, [](ProcessGroup& group) {
+    auto pair = group.new_group({2, 1});
+    if (!pair)
+      return;
+    try {
+      DistributedDataParallel model(torch::nn::Linear(2, group.rank()), *pair);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(),
+                  AllOf(HasSubstr("[2, 2]' on rank 2"), HasSubstr("[1, 2]' on rank 1")));
+    }
+  });
+}
+
 TEST(DdpConstruction, RefusesWhatCannotBeTrained) {
   const auto failure_of = [](auto make) {
     return message_of(failures_of_ranks(1, [&](ProcessGroup& group) { make(group); })[0]);

@@ -244,6 +244,25 @@ TEST(Join, RefusesWhatItCannotShadow) {
               HasSubstr("mine"));
 }
 
+TEST(Join, NamesTheRanksOfASubGroupAsTheJobDoes) {
+  run_ranks(3, [](ProcessGroup& group) {
+    auto pair = group.new_group({2, 1});
+    if (!pair)
+      return;
+    DistributedDataParallel model(two_layers(), *pair);
+    try {
+      model.join([&] {
+        const auto guard = model.no_sync_if(group.rank() == 2);
+        model(batch_of(1)).sum().backward();
+      });
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(),
+                  HasSubstr(cat("another kind on rank 1 than on rank 2 (rank ", group.rank())));
+    }
+  });
+}
+
 TEST(Join, RefusesStatisticsOfAllRanks) {
   for (const int inputs_of_rank_0 : {0, 2}) {
     const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {

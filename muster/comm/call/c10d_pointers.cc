@@ -1,3 +1,4 @@
+// The c10d::PrefixStore puts a name before each key, so that groups do not read each other's.
 #include "muster/comm/call/c10d_pointers.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -107,9 +107,10 @@ TEST(PipelineParameters, OfStagesWithDividedLayersAreThoseOfOneProcess) {
       for (const auto& item : begun->named_parameters())
         EXPECT_TRUE(torch::equal(gathered.at(item.key()), item.value())) << item.key();
       pipeline.step(batch.x, batch.y);
-      const auto refusal_of = [&](const std::optional<ProcessGroup>& over) -> std::string {
+      const auto refusal_of = [&](const std::optional<ProcessGroup>& over,
+                                  double max_norm = kMaxNorm) -> std::string {
         try {
-          pipeline.clip_grad_norm(kMaxNorm, over);
+          pipeline.clip_grad_norm(max_norm, over);
         } catch (const Error& error) {
           return error.what();
         }
@@ -119,6 +120,7 @@ TEST(PipelineParameters, OfStagesWithDividedLayersAreThoseOfOneProcess) {
       const std::string expected_ranks = cat("that of ranks ", first, ", ", first + 1, ", got ");
       EXPECT_THAT(refusal_of(std::nullopt), HasSubstr(expected_ranks + "none (rank "));
       EXPECT_THAT(refusal_of(mesh.group("pp")), HasSubstr(expected_ranks + "that of ranks "));
+      EXPECT_THAT(refusal_of(mesh.group("tp"), -1), HasSubstr(cat("(rank ", group.rank(), ")")));
       const at::Tensor norm = pipeline.clip_grad_norm(kMaxNorm, mesh.group("tp"));
       EXPECT_NEAR(norm.item<double>(), expected.norm, 1e-6 * expected.norm);
       EXPECT_NEAR(
