@@ -190,7 +190,8 @@ std::optional<Mailbox::Look> Mailbox::look(bool drowsy) {
     return std::nullopt;
   Look found;
   found.moved = move_all();
-  found.moved |= fail_late_and_lost();
+  found.moved |= fail_sends();
+  found.moved |= fail_receives();
   found.busy = is_busy();
   if (drowsy)
     found.nap = longest_nap();
@@ -236,26 +237,22 @@ void Mailbox::fail_all() {
       failed_precondition("message: expected the group to live until it was moved, got its end"));
   for (auto& queue : sends_) {
     for (auto& pending : queue)
-      fail(pending, over);
+      finish(pending, over);
   }
   for (auto& pending : receives_)
-    fail(pending, over);
+    finish(pending, over);
   run_callbacks(lock);
 }
 
-void Mailbox::fail(Pending& pending, const std::exception_ptr& error) {
-  const int peer = pending.peer;
-  finish(std::move(pending), peer, error);
-}
-
-void Mailbox::finish(Pending pending, int source, const std::exception_ptr& error) {
-  callbacks_.push_back([done = std::move(pending.done), source, error] { done(source, error); });
+// A receive from any rank has the source as its peer by now, unless it fails.
+void Mailbox::finish(Pending& pending, const std::exception_ptr& error) {
+  callbacks_.push_back(
+      [done = std::move(pending.done), peer = pending.peer, error] { done(peer, error); });
 }
 
 bool Mailbox::wants_from(int peer) const {
-  return std::ranges::any_of(receives_, [&](const Pending& wanted) {
-    return wanted.peer == peer || wanted.peer == kAnySource;
-  });
+  return std::ranges::any_of(receives_,
+                             [&](const Pending& wanted) { return wanted.is_from(peer); });
 }
 
 // Moves whatever can be moved; false where nothing could. A rank that has given up moves nothing:
@@ -278,19 +275,12 @@ bool Mailbox::push(int to) {
   auto& queue = sends_[to];
   size_t moved = 0;
   while (!queue.empty() && push_message(to, queue.front(), moved)) {
-    finish(std::move(queue.front()), to, nullptr);
+    finish(queue.front());
     queue.pop_front();
   }
   if (moved != 0)
     ring(to);
   return moved != 0;
-}
-
-std::exception_ptr Mailbox::misfit_of(const Pending& wanted,
-                                      int from,
-                                      const MessageFrame& frame) const {
-  return std::make_exception_ptr(
-      misfit(frame_of(wanted.data, wanted.tag), frame, team_.name(from), team_.name(team_.rank())));
 }
 
 // Writes the frame, then the data. False where the channel is full before all is written.
@@ -355,8 +345,7 @@ bool Mailbox::pull_data(int from, Incoming& message, size_t& moved) {
 // another length or type is read as a stray, and fails its receive when it is given to it.
 void Mailbox::find_wanted(int from, Incoming& message) {
   message.wanted = std::ranges::find_if(receives_, [&](const Pending& wanted) {
-    const bool of_this_rank = wanted.peer == from || wanted.peer == kAnySource;
-    return of_this_rank && wanted.tag == message.frame.tag && !wanted.is_taken;
+    return wanted.is_from(from) && wanted.tag == message.frame.tag && !wanted.is_taken;
   });
   message.is_wanted = message.wanted != receives_.end() &&
                       fits(frame_of(message.wanted->data, message.wanted->tag), message.frame);
@@ -372,7 +361,7 @@ void Mailbox::find_wanted(int from, Incoming& message) {
 void Mailbox::finish_incoming(int from) {
   Incoming message = std::exchange(incoming_[from], Incoming{});
   if (message.is_wanted) {
-    finish(std::move(*message.wanted), from, nullptr);
+    finish(*message.wanted);
     receives_.erase(message.wanted);
     return;
   }
@@ -388,7 +377,7 @@ void Mailbox::finish_incoming(int from) {
 // Ends a receive with a message that came before it was asked for. False where there is none.
 bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
   for (int peer = 0; peer < team_.size(); ++peer) {
-    if (wanted->peer != peer && wanted->peer != kAnySource)
+    if (!wanted->is_from(peer))
       continue;
     auto& strays = strays_[peer];
     const auto found = std::ranges::find_if(
@@ -397,12 +386,15 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
       continue;
     const Stray stray = std::move(*found);
     strays.erase(found);
+    const MessageFrame fitting = frame_of(wanted->data, wanted->tag);
     std::exception_ptr error;
-    if (!fits(frame_of(wanted->data, wanted->tag), stray.frame))
-      error = misfit_of(*wanted, peer, stray.frame);
+    if (!fits(fitting, stray.frame))
+      error = std::make_exception_ptr(
+          misfit(fitting, stray.frame, team_.name(peer), team_.name(team_.rank())));
     else if (!stray.data.empty())
       std::memcpy(wanted->data.data, stray.data.data(), stray.data.size());
-    finish(std::move(*wanted), peer, error);
+    wanted->peer = peer;
+    finish(*wanted, error);
     receives_.erase(wanted);
     return true;
   }
@@ -453,15 +445,8 @@ std::exception_ptr Mailbox::late_or_lost(const Pending& pending, bool is_send) c
                                        "ms; see what that rank does, or give a longer timeout"));
 }
 
-// True where a message has failed.
-bool Mailbox::fail_late_and_lost() {
-  const bool any_send = fail_sends();
-  const bool any_receive = fail_receives();
-  return any_send || any_receive;
-}
-
-// A send that has written a part of its message ends the channel in the middle of it: then nothing
-// can follow, and this rank gives up the team.
+// True where a message has failed. A send that has written a part of its message ends the channel
+// in the middle of it: then nothing can follow, and this rank gives up the team.
 bool Mailbox::fail_sends() {
   bool any = false;
   for (auto& queue : sends_) {
@@ -471,7 +456,7 @@ bool Mailbox::fail_sends() {
         break;
       if (queue.front().moved != 0)
         team_.give_up();
-      fail(queue.front(), error);
+      finish(queue.front(), error);
       queue.pop_front();
       any = true;
     }
@@ -488,7 +473,7 @@ bool Mailbox::fail_receives() {
       continue;
     }
     leave_as_stray(wanted);
-    fail(*wanted, error);
+    finish(*wanted, error);
     wanted = receives_.erase(wanted);
     any = true;
   }

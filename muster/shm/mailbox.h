@@ -42,6 +42,8 @@ class Mailbox : NoCopy {
 
  private:
   struct Pending {
+    bool is_from(int rank) const { return peer == rank || peer == kAnySource; }
+
     int peer = 0;  // or kAnySource
     int tag = 0;
     Part data;
@@ -80,19 +82,16 @@ class Mailbox : NoCopy {
   bool pull_frame(int from, Incoming& message, size_t& moved);
   bool pull_data(int from, Incoming& message, size_t& moved);
   void find_wanted(int from, Incoming& message);
-  std::exception_ptr misfit_of(const Pending& wanted, int from, const MessageFrame& frame) const;
   bool wants_from(int peer) const;
   void finish_incoming(int from);
   bool give_stray(std::list<Pending>::iterator wanted);
   bool has_unread(int from) const;
   std::string why_lost(const Pending& pending, bool is_send) const;
   std::exception_ptr late_or_lost(const Pending& pending, bool is_send) const;
-  bool fail_late_and_lost();
   bool fail_sends();
   bool fail_receives();
   void leave_as_stray(std::list<Pending>::iterator wanted);
-  void fail(Pending& pending, const std::exception_ptr& error);
-  void finish(Pending pending, int source, const std::exception_ptr& error);
+  void finish(Pending& pending, const std::exception_ptr& error = nullptr);
   void ring(int rank);
 
   Team& team_;

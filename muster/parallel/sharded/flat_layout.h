@@ -32,6 +32,7 @@ struct FlatLayout {
   // shape.
   Tensor place(const Tensor& flat, size_t parameter) const;
   std::vector<FlatPiece> pieces(int rank) const;
+  Tensor part_of(const Tensor& flat, int rank) const { return flat.narrow(0, part * rank, part); }
 
   std::vector<std::vector<int64_t>> shapes;
   std::vector<int64_t> offsets, counts;

@@ -570,7 +570,7 @@ void FullyShardedUnit::make_whole() {
 // values, which the next gather compares.
 void FullyShardedUnit::take_parts() {
   const at::NoGradGuard no_grad;
-  bool changed = !part.equal(whole.narrow(0, layout.part * group.rank(), layout.part));
+  bool changed = !part.equal(layout.part_of(whole, group.rank()));
   for (const size_t i : indices_of(parameters))
     changed |=
         !lies_at(parameters[i], layout.place(whole, i)) || parameters[i]._version() != versions[i];
@@ -593,7 +593,7 @@ void FullyShardedUnit::divide_whole() {
       place.copy_(parameters[i]);
     parameters[i].set_data(places[i]);
   }
-  part.copy_(whole.narrow(0, layout.part * group.rank(), layout.part));
+  part.copy_(layout.part_of(whole, group.rank()));
   whole.reset();
   hang_hooks();  // another type has other accumulators
 }

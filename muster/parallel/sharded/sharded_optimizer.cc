@@ -205,8 +205,7 @@ void ShardsState::make_buckets(const Groups& groups) {
         at::empty({bucket.layout.length()}, bucket.parameters[0].options().requires_grad(false));
     flatten_parameters(bucket.layout, bucket.flat, bucket.parameters);
     bucket.pieces = bucket.layout.pieces(group.rank());
-    const Tensor mine =
-        bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
+    const Tensor mine = bucket.layout.part_of(bucket.flat, group.rank());
     bucket.tensors = mapped(bucket.pieces, [&](const FlatPiece& piece) {
       return mine.narrow(0, piece.at, piece.length).detach();
     });
@@ -544,8 +543,7 @@ void ShardsState::require_sole_claim() const {
 void ShardsState::gather() {
   std::vector<Work> works;
   for (ShardBucket& bucket : buckets) {
-    const Tensor mine =
-        bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
+    const Tensor mine = bucket.layout.part_of(bucket.flat, group.rank());
     works.push_back(group.all_gather_async(bucket.flat, mine));
     traffic.gathered += bytes_of_tensor(bucket.flat);
   }
