@@ -107,23 +107,17 @@ struct Pipeline::State : NoCopy {
   State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given);
   ~State() { optim::unmark_stage_parameters(marked); }
 
-  Tensor run(const PipelineSchedule& of_run,
-             PipelineMessages& by,
-             const Tensor& input,
-             const Tensor& target,
-             bool trains);
-  Tensor run_or_explain(const PipelineSchedule& of_run,
-                        PipelineMessages& by,
-                        const Tensor& input,
+  Tensor run(const Tensor& input, const Tensor& target);
+  Tensor run_or_explain(const Tensor& input,
                         const Tensor& target,
-                        bool trains,
+                        bool is_training,
                         const PipelineStepOptions& given);
-  void act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
-  void forward(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
-  void backward(const PipelineAction& action, PipelineMessages& by);
+  void act(const PipelineAction& action, bool recompute);
+  void forward(const PipelineAction& action, bool recompute);
+  void backward(const PipelineAction& action);
   void end_of_stage_if(const PipelineAction& action);
   void reduce_gradients();
-  void follow_parameters(bool trains);
+  void follow_parameters();
   void follow_gradients();
   void warn_of_local_step();
   void check_tied_alike(int64_t apart, const char* rule, const char* got) const;
@@ -133,6 +127,7 @@ struct Pipeline::State : NoCopy {
 
   bool is_last() const { return group.rank() == schedule.rank_of(schedule.stages - 1); }
   int chunk_of(int stage) const { return stage / schedule.ranks; }
+  PipelineMessages& messages_now() { return trains ? messages : *evaluation; }
   Tensor compute(int stage, const Tensor& x, int micro_batch);
 
   ProcessGroup group;
@@ -157,7 +152,8 @@ struct Pipeline::State : NoCopy {
   Tensors marked;  // as a stage's, while this lives
   PipelineStats stats;
 
-  // These belong to the step under way.
+  // These belong to the step, or the evaluation, under way.
+  bool trains = false;
   PipelineStepOptions of_step;
   Tensor whole_input, whole_target, loss_sum;
   Tensor last_loss;                 // of a micro-batch, for its type
@@ -262,12 +258,9 @@ void Pipeline::State::warn_without_replicas() const {
 }
 
 // The output of the last stage stays here as a part of the loss; any other becomes a message.
-void Pipeline::State::forward(const PipelineAction& action,
-                              PipelineMessages& by,
-                              bool trains,
-                              bool recompute) {
+void Pipeline::State::forward(const PipelineAction& action, bool recompute) {
   const auto needed = needed_by(action, schedule);
-  const Tensor input = needed ? by.receive(*needed)
+  const Tensor input = needed ? messages_now().receive(*needed)
                               : part_of(whole_input, action.micro_batch, schedule.micro_batches);
   Tensor output;
   if (trains) {
@@ -278,7 +271,7 @@ void Pipeline::State::forward(const PipelineAction& action,
     output = compute(action.stage, input, action.micro_batch);
   }
   if (const auto made = made_by(action, schedule))
-    return by.send(*made, output);
+    return messages_now().send(*made, output);
   last_loss = output;
   // A half is too narrow for the sum.
   const at::ScalarType wide = c10::promoteTypes(at::kFloat, output.scalar_type());
@@ -286,11 +279,11 @@ void Pipeline::State::forward(const PipelineAction& action,
 }
 
 // The last stage begins with a share of the mean over the micro-batches, times the step's scale.
-void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& by) {
+void Pipeline::State::backward(const PipelineAction& action) {
   StageRunner& runner = runners[chunk_of(action.stage)];
   Tensor gradient;
   if (const auto needed = needed_by(action, schedule)) {
-    gradient = by.receive(*needed);
+    gradient = messages_now().receive(*needed);
   } else {
     gradient = at::full_like(last_loss, of_step.scale / schedule.micro_batches);
   }
@@ -298,7 +291,7 @@ void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& b
                               ? runner.backward(action.micro_batch, gradient)
                               : runner.input_backward(action.micro_batch, gradient);
   if (const auto made = made_by(action, schedule))
-    by.send(*made, of_input);
+    messages_now().send(*made, of_input);
 }
 
 // The stage's gradients are complete after its last backward, and their average starts then.
@@ -310,17 +303,14 @@ void Pipeline::State::end_of_stage_if(const PipelineAction& action) {
 }
 
 // Only the actions that complete a micro-batch's gradients count for the end of a stage.
-void Pipeline::State::act(const PipelineAction& action,
-                          PipelineMessages& by,
-                          bool trains,
-                          bool recompute) {
+void Pipeline::State::act(const PipelineAction& action, bool recompute) {
   switch (action.kind) {
     case RunKind::forward:
-      return forward(action, by, trains, recompute);
+      return forward(action, recompute);
     case RunKind::input_grad:
-      return backward(action, by);
+      return backward(action);
     case RunKind::backward:
-      backward(action, by);
+      backward(action);
       return end_of_stage_if(action);
     case RunKind::weight_grad:
       runners[chunk_of(action.stage)].weight_backward(action.micro_batch);
@@ -384,7 +374,7 @@ Tensor Pipeline::State::mean_loss(const Tensor& sum, bool share) {
 }
 
 // Looks at what has happened to the parameters since the last step.
-void Pipeline::State::follow_parameters(bool trains) {
+void Pipeline::State::follow_parameters() {
   if (trains)
     warn_of_local_step();
   if (trains && of_step.reduce)
@@ -400,11 +390,8 @@ void Pipeline::State::follow_parameters(bool trains) {
       weight.begin_step();
 }
 
-Tensor Pipeline::State::run(const PipelineSchedule& of_run,
-                            PipelineMessages& by,
-                            const Tensor& input,
-                            const Tensor& target,
-                            bool trains) {
+Tensor Pipeline::State::run(const Tensor& input, const Tensor& target) {
+  PipelineMessages& by = messages_now();
   whole_input = input;
   whole_target = target;
   loss_sum.reset();
@@ -412,18 +399,18 @@ Tensor Pipeline::State::run(const PipelineSchedule& of_run,
   stats = {};
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
-  follow_parameters(trains);
+  follow_parameters();
   const bool averages = trains && of_step.reduce && replicas;
   leaves.clear();
   for (StageRunner& runner : runners)
     runner.note_leaves(averages && replicas->looks_outside() ? &leaves : nullptr);
-  const auto& actions = of_run.actions[group.rank()];
+  const auto& actions = (trains ? schedule : forwards).actions[group.rank()];
   for (const size_t i : indices_of(actions)) {
     failure.now_at(actions[i], steps);
     const PipelineAction* const next = i + 1 < actions.size() ? &actions[i + 1] : nullptr;
     if (next != nullptr)  // its receive runs during this one
       by.expect(actions[i], *next);
-    act(actions[i], by, trains, options.recompute && !is_needed_by_next(actions[i], next));
+    act(actions[i], options.recompute && !is_needed_by_next(actions[i], next));
   }
   by.finish_sends();
   stats.messages = by.sent();
@@ -444,11 +431,9 @@ Tensor Pipeline::State::run(const PipelineSchedule& of_run,
 }
 
 // An error becomes one that names step, action and stage, and the first rank that failed.
-Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
-                                       PipelineMessages& by,
-                                       const Tensor& input,
+Tensor Pipeline::State::run_or_explain(const Tensor& input,
                                        const Tensor& target,
-                                       bool trains,
+                                       bool is_training,
                                        const PipelineStepOptions& given) {
   if (failed_step) {
     throw failed_precondition(
@@ -459,6 +444,7 @@ Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
         "); make another Pipeline on all its ranks");
   }
   of_step = given;
+  trains = is_training;
   for (TiedWeight& weight : tied)
     weight.look_again();
   const AgreedBatch agreed = agreement.agree(
@@ -482,7 +468,7 @@ Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run,
   has_layer_parts = agreed.has_layer_parts;
   try {
     const at::AutoGradMode mode(trains);
-    return run(of_run, by, input, target, trains);
+    return run(input, target);
   } catch (...) {
     failed_step = steps;
     failure.rethrow_explained();
@@ -502,8 +488,7 @@ Pipeline::~Pipeline() = default;
 Tensor Pipeline::step(const Tensor& input,
                       const Tensor& target,
                       const PipelineStepOptions& options) {
-  const Tensor loss =
-      state_->run_or_explain(state_->schedule, state_->messages, input, target, true, options);
+  const Tensor loss = state_->run_or_explain(input, target, true, options);
   ++state_->steps;
   return loss;
 }
@@ -518,7 +503,7 @@ Tensor Pipeline::evaluate(const Tensor& input, const Tensor& target) {
   const std::unique_ptr<void, std::function<void(void*)>> back(
       &state, [&](void*) { state.stats = training_stats; });
   try {
-    return state.run_or_explain(state.forwards, *state.evaluation, input, target, false, {});
+    return state.run_or_explain(input, target, false, {});
   } catch (const Error& error) {
     if (!is_one_of(error.code(), ErrorCode::peer_failed, ErrorCode::timeout))
       throw;
