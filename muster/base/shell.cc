@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -53,7 +54,7 @@ std::string shell_command(const Strings& words) {
   Strings quoted;
   for (const std::string& word : words) {
     // A first word with '=' would set a variable.
-    const bool is_assignment = quoted.empty() && has_text(word, '=');
+    const bool is_assignment = quoted.empty() && contains(word, '=');
     const bool has_plain_letters = !word.empty() && word.find_first_not_of(kPlain) == npos;
     const bool is_plain = has_plain_letters && !is_assignment;
     quoted.push_back(is_plain ? word : shell_quoted(word));

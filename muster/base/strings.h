@@ -21,12 +21,6 @@ using StringSet = std::set<std::string>;
 // What a search of a text returns that has found nothing.
 inline constexpr size_t npos = std::string::npos;
 
-// As std::string::contains() of C++23: whether the text has this part, or this character.
-template <class Part>
-bool has_text(std::string_view text, const Part& part) {
-  return text.find(part) != npos;
-}
-
 namespace detail {
 inline void append(std::string& out, std::string_view text) {
   out += text;
@@ -144,7 +138,7 @@ inline std::string printable(std::string_view text, std::string_view kept = {}) 
     const unsigned char next = i + 1 < out.size() ? out[i + 1] : '\0';
     const bool is_control = c < 0x20 || c == 0x7f;
     const bool is_unicode_control = c == 0xc2 && next >= 0x80 && next < 0xa0;
-    if (is_control && !has_text(kept, out[i]))
+    if (is_control && kept.find(out[i]) == npos)
       out[i] = '?';
     if (is_unicode_control)
       out[i] = out[i + 1] = '?';

@@ -2,6 +2,7 @@
 // whether it is in quotes, in a comment or in neither, which is all that its checks need.
 #include "muster/base/toml_text.h"
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/base/utf8.h"
 
@@ -61,7 +62,7 @@ class TomlScanner {
     constexpr std::string_view kSigns = "=,[]{}";
     if (c == '#')
       in_ = In::comment;
-    else if (has_text(kSigns, c))
+    else if (contains(kSigns, c))
       dots_ = 0;
     else if (c == '.' && ++dots_ > kMaxKeyDots)
       fail("plain keys", "one of many dots");

@@ -58,7 +58,7 @@ class SwitchFile {
 
   void add(const std::string& line) {
     const Strings words = words_of(line);
-    if (has_text(words.front(), '='))
+    if (contains(words.front(), '='))
       return add_slurm(words, line);
     if (words.size() != 2)
       fail("a host and its switches, as in 'a1 spine/leaf1'", line);

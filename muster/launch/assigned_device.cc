@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -62,7 +63,7 @@ AssignedDevice on_gpu(const RankEnv& env, const Inventory& machine, const Usable
 
 // A mask that is set but empty hides everything.
 bool names_one_device(const std::optional<std::string>& mask) {
-  return mask && !mask->empty() && !has_text(*mask, ',');
+  return mask && !mask->empty() && !contains(*mask, ',');
 }
 
 // Whether the launcher gave this rank a mask of its own, with one device: srun --gpus-per-task=1,

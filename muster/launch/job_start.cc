@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -29,7 +30,7 @@ namespace {
 // The local ranks that a text such as "0:1,5:3" names. "3" names none.
 std::vector<int> ranks_with_streams(const std::string& text) {
   std::vector<int> ranks;
-  if (!has_text(text, ':'))
+  if (!contains(text, ':'))
     return ranks;
   for (const std::string& piece : split(text, ','))
     ranks.push_back(static_cast<int>(parse_int(split(piece, ':').at(0)).value_or(0)));

@@ -307,7 +307,7 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
       throw bad(piece);
     return static_cast<int>(*value);
   };
-  if (!has_text(text, ':'))
+  if (!contains(text, ':'))
     return bits(text);
   int result = 0;
   std::set<int64_t> named;

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -22,7 +23,7 @@ Endpoint parse_unix(std::string_view text) {
   endpoint.path = text.substr(kUnix.size());
   const size_t limit = sizeof(sockaddr_un::sun_path) - 1;
   const bool fits = !endpoint.path.empty() && endpoint.path.size() <= limit;
-  if (fits && !has_text(endpoint.path, '\0'))
+  if (fits && !contains(endpoint.path, '\0'))
     return endpoint;
   throw invalid_argument("store endpoint: expected a path of 1 to ",
                          limit,
@@ -75,7 +76,7 @@ std::string to_string(const Endpoint& endpoint) {
 }
 
 std::string host_and_port(const std::string& host, uint16_t port) {
-  const bool is_ipv6 = has_text(host, ':');
+  const bool is_ipv6 = contains(host, ':');
   return is_ipv6 ? cat("[", host, "]:", port) : cat(host, ":", port);
 }
 

@@ -25,6 +25,7 @@
 #include <string_view>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/shortage.h"
@@ -291,7 +292,7 @@ std::string expect_executable(const std::string& path) {
 std::string find_program(const std::string& name, const std::string& search_path) {
   if (name.empty())
     throw not_found(name, "expected a program, got an empty name");
-  if (has_text(name, '/'))
+  if (contains(name, '/'))
     return expect_executable(name);
   std::string not_executable;
   for (const std::string& folder : split(search_path, ':')) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/collapse.h"
@@ -55,7 +56,7 @@ std::string in_one_line(const std::string& text) {
       kept += text[at];
     ++at;
   }
-  return has_text(kept, '\033') ? kept + kNoColour : kept;
+  return contains(kept, '\033') ? kept + kNoColour : kept;
 }
 
 struct LiveGroup {
