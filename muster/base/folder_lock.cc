@@ -132,12 +132,7 @@ FolderLock::FolderLock(FolderClaim claim)
 
 void FolderLock::go_on_without(int error) {
   why_not_ = std::generic_category().message(error);
-  log(LogLevel::debug,
-      "no lock on ",
-      printable(claim_.folder),
-      " (",
-      why_not_,
-      "); going on without");
+  log_debug("no lock on ", printable(claim_.folder), " (", why_not_, "); going on without");
 }
 
 // Whether the holder with this note belongs to the same start.
@@ -168,7 +163,7 @@ bool FolderLock::try_lock() {
   const bool noted = ::ftruncate(file_.get(), 0) == 0 &&
                      ::pwrite(file_.get(), note.data(), note.size(), 0) == std::ssize(note);
   if (!noted)
-    log(LogLevel::debug, "no note in ", printable(path_));
+    log_debug("no note in ", printable(path_));
   return true;
 }
 

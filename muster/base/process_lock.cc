@@ -56,15 +56,14 @@ std::shared_ptr<const FolderLock> lock_for_process(const std::string& folder,
       release);
   taken->share();
   if (!taken->why_not().empty()) {
-    log(LogLevel::warn,
-        subject,
-        ": no lock on '",
-        printable(folder),
-        "' (",
-        taken->why_not(),
-        "): another job that ",
-        does,
-        " there is not refused");
+    log_warning(subject,
+                ": no lock on '",
+                printable(folder),
+                "' (",
+                taken->why_not(),
+                "): another job that ",
+                does,
+                " there is not refused");
   }
   mine = taken;
   return taken;

@@ -81,7 +81,7 @@ CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store,
       coordinator_(
           std::move(rules),
           std::move(planner),
-          [](const std::string& line) { log(LogLevel::info, line); },
+          [](const std::string& line) { log_info(line); },
           Clock::now()),
       history_(options.keeps_history.value_or(options.silence.is_gone_after())),
       next_watch_(Clock::now() + options.silence.step()) {
@@ -116,7 +116,7 @@ void CoordinatorThread::run() {
   try {
     serve();
   } catch (const Deposed& deposed) {
-    log(LogLevel::warn, deposed.message());
+    log_warning(deposed.message());
   } catch (const std::exception& error) {
     if (!stop_)
       give_up(error.what());
@@ -126,13 +126,13 @@ void CoordinatorThread::run() {
 
 // Ends the job, as nobody must wait for orders that will not come.
 void CoordinatorThread::give_up(const std::string& why) {
-  log(LogLevel::error, "coordinator: ", why);
+  log_error("coordinator: ", why);
   try {
     give({{.kind = Order::Kind::finish,
            .reason = cat("the job cannot be coordinated any more: ", why),
            .exit_code = 1}});
   } catch (const std::exception& error) {
-    log(LogLevel::error, "coordinator: ", error.what());
+    log_error("coordinator: ", error.what());
     broken_ = true;
   }
 }
@@ -147,7 +147,7 @@ Orders CoordinatorThread::next_orders() {
   const int64_t number = next_report_++;
   try {
     Report report = report_from_text(*text);
-    log(LogLevel::debug, "report ", number, ": ", to_string(report.kind), " of ", report.from);
+    log_debug("report ", number, ": ", to_string(report.kind), " of ", report.from);
     history_.note(number, report, now);
     if (options_.notes_joins && report.kind == Report::Kind::join && report.facts) {
       const std::lock_guard lock(mutex_);
@@ -155,7 +155,7 @@ Orders CoordinatorThread::next_orders() {
     }
     return coordinator_.on_report(std::move(report), now);
   } catch (const Error& error) {
-    log(LogLevel::error, "coordinator: ", error.message());
+    log_error("coordinator: ", error.message());
     return {};
   }
 }
@@ -256,13 +256,7 @@ milliseconds CoordinatorThread::age_of_job() const {
 // for dead, and finds another's order there, is deposed. Throws: Deposed.
 void CoordinatorThread::give(const Orders& orders) {
   for (const Order& order : orders) {
-    log(LogLevel::debug,
-        "order ",
-        next_order_,
-        ": ",
-        to_string(order.kind),
-        ", round ",
-        order.round);
+    log_debug("order ", next_order_, ": ", to_string(order.kind), ", round ", order.round);
     const WrittenOrder written = write_order(*store_, next_order_, order);
     if (!written.is_ours)
       throw Deposed();
@@ -305,11 +299,10 @@ void CoordinatorThread::watch_signs_of_life(Orders& orders) {
     if (silent < options_.silence.is_gone_after())
       continue;
     signs_.erase(known);
-    log(LogLevel::warn,
-        "no sign of life from host ",
-        coordinator_.name_of(id),
-        " for ",
-        format_duration(std::chrono::duration_cast<milliseconds>(silent)));
+    log_warning("no sign of life from host ",
+                coordinator_.name_of(id),
+                " for ",
+                format_duration(std::chrono::duration_cast<milliseconds>(silent)));
     add(coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now));
   }
 }
@@ -334,7 +327,7 @@ void CoordinatorThread::forget_history() {
     }
     tell_kept_entries();
   } catch (const Error& error) {
-    log(LogLevel::debug, "coordinator: what is of no use stays in the store: ", error.message());
+    log_debug("coordinator: what is of no use stays in the store: ", error.message());
     history_.put_back(std::span(keys).subspan(removed), Clock::now());
   }
 }

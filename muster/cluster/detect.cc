@@ -42,20 +42,18 @@ void note_unused_nodes() {
     return;
   is_said = true;
   if (components > 1) {
-    log(LogLevel::info,
-        "this Slurm job has ",
-        components,
-        " components, of which this uses one node; to use all of them, start `srun "
-        "--het-group=0-",
-        components - 1,
-        " --ntasks-per-node=1 muster run ...`");
+    log_info("this Slurm job has ",
+             components,
+             " components, of which this uses one node; to use all of them, start `srun "
+             "--het-group=0-",
+             components - 1,
+             " --ntasks-per-node=1 muster run ...`");
     return;
   }
-  log(LogLevel::info,
-      "this Slurm job has ",
-      nodes,
-      " nodes, of which this uses one; to use all of them, start "
-      "`srun --ntasks-per-node=1 muster run ...`");
+  log_info("this Slurm job has ",
+           nodes,
+           " nodes, of which this uses one; to use all of them, start "
+           "`srun --ntasks-per-node=1 muster run ...`");
 }
 
 // Pods or hosts may be numbered as ranks are, by hand or by a script. The ranks of a launcher are
@@ -67,18 +65,17 @@ void note_unused_numbers(const RankEnv& env) {
   is_said = true;
   const std::string endpoint =
       cat(get_env("MASTER_ADDR").value_or("HOST"), ":", get_env("MASTER_PORT").value_or("PORT"));
-  log(LogLevel::warn,
-      "RANK=",
-      env.rank,
-      " and WORLD_SIZE=",
-      env.world_size,
-      " are not used: this starts a job of its own; for one job over all of them, give "
-      "--nnodes ",
-      env.world_size,
-      " --node-rank ",
-      env.rank,
-      " --rdzv-endpoint ",
-      printable(endpoint));
+  log_warning("RANK=",
+              env.rank,
+              " and WORLD_SIZE=",
+              env.world_size,
+              " are not used: this starts a job of its own; for one job over all of them, give "
+              "--nnodes ",
+              env.world_size,
+              " --node-rank ",
+              env.rank,
+              " --rdzv-endpoint ",
+              printable(endpoint));
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ int HostAgent::run() {
       case Order::Kind::finish:
         return finish(order);
       case Order::Kind::refuse:
-        log(LogLevel::error, order.reason);
+        log_error(order.reason);
         return order.exit_code;
       case Order::Kind::stop:  // of a round that has ended here already
       case Order::Kind::signal:
@@ -214,7 +214,7 @@ void HostAgent::take(Order order) {
   }
   if (ends_our_ranks(order)) {
     if (!cluster_.remote && !order.reason.empty())
-      log(LogLevel::info, "ending this round's ranks: ", order.reason);
+      log_info("ending this round's ranks: ", order.reason);
     if (order.is_asked)
       processes_->ask_all_to_stop();
     else
@@ -269,12 +269,9 @@ std::optional<int> HostAgent::wait_for_order() {
 // The others may be through, and gone, before they have said that this host is set aside.
 void HostAgent::tell_of_loss() const {
   if (!own_error_.empty())
-    log(LogLevel::error, own_error_);
+    log_error(own_error_);
   const bool was_etcd = cluster_.backend == "etcd";
-  log(LogLevel::error,
-      was_etcd ? "etcd" : "the host that serves the rendezvous",
-      " is gone: ",
-      why_lost_);
+  log_error(was_etcd ? "etcd" : "the host that serves the rendezvous", " is gone: ", why_lost_);
 }
 
 // A signal came while no ranks ran here. The host that serves ends the job for all; any host does
@@ -288,7 +285,7 @@ std::optional<int> HostAgent::leave(int signal) {
     job_->leave();
   member_->report({.kind = Report::Kind::leave, .stopped_by = signal});
   hand_over();
-  log(LogLevel::info, "stopped by ", signal_name(signal), "; this host has left the job");
+  log_info("stopped by ", signal_name(signal), "; this host has left the job");
   return 128 + signal;
 }
 
@@ -339,7 +336,7 @@ void HostAgent::be_lost(const std::string& why) {
   why_lost_ = why;
   if (running_round_ == 0)
     return;
-  log(LogLevel::error, "this host has lost the others; ending its ranks");
+  log_error("this host has lost the others; ending its ranks");
   processes_->end_all();
   processes_->loop().call_at(Clock::now() + cluster_.silence.grace(),
                              [this] { processes_->end_all_now(); });

@@ -63,10 +63,7 @@ void HostAgent::be_spare(const Order& order) {
   take_orders();
   const bool is_history = stopped_round_ >= order.round || !pending_.empty();
   if (!is_history)
-    log(LogLevel::info,
-        "the job has its ",
-        plural(order.num_hosts, "host"),
-        "; this one is a spare");
+    log_info("the job has its ", plural(order.num_hosts, "host"), "; this one is a spare");
 }
 
 // Runs the ranks of this host. Returns the report of their end, or of why they could not start.
@@ -168,10 +165,9 @@ std::optional<int> HostAgent::tell_end(Report end) {
   if (job_)
     job_->leave();
   hand_over();
-  log(LogLevel::info,
-      "stopped by ",
-      signal_name(end.stopped_by),
-      "; every rank here has ended, and this host has left the job");
+  log_info("stopped by ",
+           signal_name(end.stopped_by),
+           "; every rank here has ended, and this host has left the job");
   return have_stopped(end.exits) ? kStoppedExitCode : 128 + end.stopped_by;
 }
 

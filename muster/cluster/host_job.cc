@@ -155,23 +155,22 @@ void HostJob::announce(const Order& order) {
   show_plan(order.whole->plan, options_, STDERR_FILENO);
   const std::string unknown = unknown_local_ranks(order.whole->plan, options_);
   if (!unknown.empty())
-    log(LogLevel::warn, unknown);
+    log_warning(unknown);
 }
 
 void HostJob::announce_to_others(const Order& order) const {
   if (cluster_.remote || options_.quiet)
     return;
-  log(LogLevel::info,
-      "host ",
-      *order.host_index,
-      " of ",
-      order.num_hosts,
-      ": ",
-      in_words(rank_numbers_on_host(order.plan, *order.host_index)),
-      " of ",
-      world_size(order.plan),
-      "; rank 0 is at ",
-      order.master_addr);
+  log_info("host ",
+           *order.host_index,
+           " of ",
+           order.num_hosts,
+           ": ",
+           in_words(rank_numbers_on_host(order.plan, *order.host_index)),
+           " of ",
+           world_size(order.plan),
+           "; rank 0 is at ",
+           order.master_addr);
 }
 
 RankSpecs HostJob::rank_specs(const Order& order) const {

@@ -169,12 +169,11 @@ std::shared_ptr<Store> connect(const ClusterOptions& options,
                           "; start the host that serves it, or correct --rdzv-endpoint");
       }
       if (!std::exchange(said, true))
-        log(LogLevel::info,
-            "waiting for the host that serves the rendezvous at ",
-            options.endpoint,
-            holder_text(port_here),
-            ": ",
-            without_advice(error));
+        log_info("waiting for the host that serves the rendezvous at ",
+                 options.endpoint,
+                 holder_text(port_here),
+                 ": ",
+                 without_advice(error));
       std::this_thread::sleep_for(std::min(milliseconds(200), deadline.left()));
     }
   }
@@ -191,7 +190,7 @@ auto retry_while_unavailable(const Deadline& deadline, const Attempt& attempt, c
       if (error.code() != ErrorCode::unavailable || deadline.passed())
         throw;
       if (!said)
-        log(LogLevel::info, words(error.message()));
+        log_info(words(error.message()));
     }
     std::this_thread::sleep_for(std::min(milliseconds(500), deadline.left()));
   }
@@ -252,7 +251,7 @@ std::string address_towards_any(const Strings& endpoints) {
     } catch (const Error& error) {
       if (i + 1 == endpoints.size())
         throw;
-      log(LogLevel::warn, "etcd at ", endpoints[i], ": ", error.message(), "; asking the next");
+      log_warning("etcd at ", endpoints[i], ": ", error.message(), "; asking the next");
     }
   }
 }
@@ -402,7 +401,7 @@ void check_local_address(const std::string& local_address) {
     if (local_address.empty() || is_this_machine(local_address))
       return;
   } catch (const Error& error) {
-    log(LogLevel::debug, error.message());
+    log_debug(error.message());
   }
   throw bad_flag("--local-addr",
                  "an address or a name of this host, which has to listen there",
@@ -421,15 +420,14 @@ std::string address_to_serve(const std::string& host) {
     std::string outward = outward_address();
     if (outward.empty())
       return text;
-    log(LogLevel::warn,
-        "host name ",
-        host,
-        " means ",
-        text,
-        " here, which no other host can reach (see "
-        "/etc/hosts); using ",
-        outward,
-        " instead; --local-addr chooses another");
+    log_warning("host name ",
+                host,
+                " means ",
+                text,
+                " here, which no other host can reach (see "
+                "/etc/hosts); using ",
+                outward,
+                " instead; --local-addr chooses another");
     return outward;
   }
   return "";
@@ -451,7 +449,7 @@ void clean_up(Store& store) {
   try {
     etcd->remove_all();
   } catch (const std::exception& error) {
-    log(LogLevel::debug, error.what());
+    log_debug(error.what());
   }
 }
 

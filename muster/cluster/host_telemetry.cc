@@ -156,7 +156,7 @@ bool without_error(const Tell& tell) {
     tell();
     return true;
   } catch (const std::exception& error) {
-    log(LogLevel::debug, "telemetry: ", error.what());
+    log_debug("telemetry: ", error.what());
     return false;
   }
 }
@@ -423,7 +423,7 @@ void HostTelemetry::State::describe(const LateRequest& request) {
     if (again || has_shown_its_stack(path))
       continue;
     described[rank] = Clock::now();
-    without_error([&] { log(LogLevel::warn, describe_late_rank(path)); });
+    without_error([&] { log_warning(describe_late_rank(path)); });
   }
 }
 
@@ -487,12 +487,11 @@ void HostTelemetry::collect(int last_attempt) {
   const Deadline deadline(kCollect);
   for (size_t i = 1; i < hosts.ids.size(); ++i) {
     if (deadline.passed()) {
-      log(LogLevel::warn,
-          "what the ranks of ",
-          hosts.ids.size() - i,
-          " of ",
-          hosts.ids.size(),
-          " hosts did has not come in time; the job's report and trace are without it");
+      log_warning("what the ranks of ",
+                  hosts.ids.size() - i,
+                  " of ",
+                  hosts.ids.size(),
+                  " hosts did has not come in time; the job's report and trace are without it");
       return;
     }
     collect_activity(hosts.ids[i], hosts.ranks.at(i), last_attempt);

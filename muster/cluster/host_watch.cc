@@ -64,7 +64,7 @@ void HostWatch::read_some() {
   if (n < 0 && (is_one_of(errno, EAGAIN, EINTR)))
     return;
   if (n <= 0) {
-    log(LogLevel::warn,
+    log_warning(
         "--host-discovery: the shell that runs the command has ended; no new hosts will be found");
     return stop();
   }
@@ -72,10 +72,9 @@ void HostWatch::read_some() {
   while (watch_ != 0 && take_answer()) {
   }
   if (watch_ != 0 && read_.size() > kMaxAnswer) {
-    log(LogLevel::warn,
-        "--host-discovery: expected less than a mebibyte from '",
-        printable(command_),
-        "', got more; not asking again");
+    log_warning("--host-discovery: expected less than a mebibyte from '",
+                printable(command_),
+                "', got more; not asking again");
     stop();
   }
 }
@@ -95,12 +94,11 @@ bool HostWatch::take_answer() {
   if (code == "0") {
     take(answer);
   } else {
-    log(LogLevel::warn,
-        "--host-discovery: expected '",
-        printable(command_),
-        "' to succeed, got exit code ",
-        code,
-        "; asking again");
+    log_warning("--host-discovery: expected '",
+                printable(command_),
+                "' to succeed, got exit code ",
+                code,
+                "; asking again");
   }
   return true;
 }
@@ -110,7 +108,7 @@ void HostWatch::take(const std::string& answer) {
   try {
     on_hosts_(parse_hostfile(answer, cat("what '", command_, "' printed")));
   } catch (const Error& error) {
-    log(LogLevel::warn, error.message());
+    log_warning(error.message());
   }
 }
 

@@ -175,7 +175,7 @@ void Member::resign() {
     if (store_->compare_set(kCoordinatorKey, id_, id_) == id_)
       store_->remove(kCoordinatorKey);
   } catch (const std::exception& error) {
-    log(LogLevel::debug, error.what());  // its silence will tell
+    log_debug(error.what());  // its silence will tell
   }
 }
 
@@ -219,7 +219,7 @@ void Member::elect() {
     return;
   if (store_->compare_set(kCoordinatorKey, chosen, id_) != id_)
     return;
-  log(LogLevel::warn, "the host that coordinated this job is gone; this host coordinates now");
+  log_warning("the host that coordinated this job is gone; this host coordinates now");
   coordinator_ = id_;
   part_ = Part::successor;
 }

@@ -141,7 +141,7 @@ class RemoteJob {
           return line.substr(9);
       }
     } catch (const Error& error) {
-      log(LogLevel::debug, error.message());  // a signal that came ends the job in its turn
+      log_debug(error.message());  // a signal that came ends the job in its turn
     }
     return "";
   }
@@ -267,7 +267,7 @@ class RemoteJob {
         !agent.address.empty() && (exit.exit_code == kEndOfSsh || !exit.failed());
     const std::string what = describe_loss(agent, exit, is_end_of_ssh);
     if (can_do_without()) {
-      log(LogLevel::warn, what);
+      log_warning(what);
       return;
     }
     coordinator_report({.kind = Report::Kind::stop,
@@ -323,7 +323,7 @@ class RemoteJob {
     try {
       store_->append(kReports, to_text(report));
     } catch (const Error& error) {
-      log(LogLevel::error, error.message());
+      log_error(error.message());
     }
   }
 
@@ -338,7 +338,7 @@ class RemoteJob {
       });
       if (runs_there || ++starts_[host.name] > cluster_.max_host_failures)
         continue;
-      log(LogLevel::info, "host ", host.name, " is new; starting an agent there");
+      log_info("host ", host.name, " is new; starting an agent there");
       start(host);
     }
   }
@@ -365,10 +365,10 @@ class RemoteJob {
   // The exit code of a job that ended before its coordinator had ended it.
   static int report_no_order(const WaitResult& ended) {
     if (ended.stopped_by == 0) {
-      log(LogLevel::error, "no host is left");
+      log_error("no host is left");
       return 1;
     }
-    log(LogLevel::error, "stopped by ", signal_name(ended.stopped_by));
+    log_error("stopped by ", signal_name(ended.stopped_by));
     return 128 + ended.stopped_by;
   }
 
@@ -376,7 +376,7 @@ class RemoteJob {
   int report(const WaitResult& ended) {
     const auto order = coordinator_->result();
     for (const std::string& survivor : ended.survivors)
-      log(LogLevel::error, "could not end ", survivor);
+      log_error("could not end ", survivor);
     if (!order)
       return report_no_order(ended);
     const bool stopped = order->exit_code == kStoppedExitCode && have_stopped(order->exits);

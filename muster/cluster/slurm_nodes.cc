@@ -164,7 +164,7 @@ void add_nodes_of(const std::string& suffix, int het_group, std::vector<SlurmNod
   const auto names = parse_slurm_nodes(get_env((kNodeList + suffix).c_str()).value_or(""));
   for (const size_t i : indices_of(names)) {
     if (contains(nodes, names[i], &SlurmNode::name)) {
-      log(LogLevel::warn,
+      log_warning(
           "Slurm: node ",
           names[i],
           " belongs to several components of this heterogeneous job; only what the first has "

@@ -112,7 +112,7 @@ std::optional<AssignedDevice> assigned_without_gpu(const RankEnv& env,
   if (surplus == Surplus::drop)
     return std::nullopt;
   if (usable.mask_is_wrong || host.gpus_expected)
-    log(LogLevel::warn, "runs on the CPU: ", describe(host, usable));
+    log_warning("runs on the CPU: ", describe(host, usable));
   return assigned_cpu(env, "no visible GPU");
 }
 

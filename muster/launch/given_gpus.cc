@@ -72,15 +72,14 @@ void keep_to_given_gpus() {
     return;
   ::setenv(kMask, given->mask.c_str(), 1);
   is_kept = true;
-  log(LogLevel::info,
-      given->variable,
-      "='",
-      given->mask,
-      "' names fewer GPUs than this process sees, and ",
-      kMask,
-      " is not set: muster keeps to them; set ",
-      kMask,
-      " for other ones");
+  log_info(given->variable,
+           "='",
+           given->mask,
+           "' names fewer GPUs than this process sees, and ",
+           kMask,
+           " is not set: muster keeps to them; set ",
+           kMask,
+           " for other ones");
 }
 
 void forget_given_gpus(Environment& environment) {

@@ -77,7 +77,7 @@ void tell_trace(const JobFacts& job, bool first_host) {
   const auto trace = merge_trace(job.work_dir);
   if (!trace)
     return;
-  log(LogLevel::info, "trace: ", trace_text(*trace));
+  log_info("trace: ", trace_text(*trace));
 }
 
 // Writes and says where the time went, of the ranks that this host's folder has.
@@ -89,10 +89,10 @@ void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
   if (quiet)
     return;
   for (const std::string& line : breakdown->lines())
-    log(LogLevel::info, line);
+    log_info(line);
   for (const std::string& line : split(straggler_table(*breakdown), '\n')) {
     if (!line.empty())
-      log(LogLevel::info, line);
+      log_info(line);
   }
 }
 
@@ -101,16 +101,10 @@ void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
 void keep_earlier_trace(const std::string& work_dir) {
   try {
     if (const auto trace = merge_earlier_trace(work_dir))
-      log(LogLevel::info,
-          "trace of an earlier launch here, which was killed: ",
-          trace_text(*trace));
+      log_info("trace of an earlier launch here, which was killed: ", trace_text(*trace));
   } catch (const std::exception& error) {
     const std::string aside = cat(work_dir, "/trace.", make_uuid());
-    log(LogLevel::error,
-        error.what(),
-        "; the events of an earlier launch are moved to '",
-        aside,
-        "'");
+    log_error(error.what(), "; the events of an earlier launch are moved to '", aside, "'");
     std::error_code failed;
     std::filesystem::rename(work_dir + "/trace", aside, failed);
   }
@@ -127,12 +121,12 @@ void tell_activity(const JobFacts& job, int attempt, bool quiet, bool first_host
     if (first_host)
       tell_breakdown(job, attempt, quiet);
   } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());
+    log_error(error.what());
   }
   try {
     tell_trace(job, first_host);
   } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());
+    log_error(error.what());
   }
 }
 

@@ -158,7 +158,7 @@ JobRegistration::JobRegistration(JobNote note, const std::string& folder) {
     path_ = name + ".json";
     file_ = make_note(name + ".new", path_, note);
   } catch (const Error& error) {
-    log(LogLevel::warn, "`muster ps` will not show this job: ", error.message());
+    log_warning("`muster ps` will not show this job: ", error.message());
   }
 }
 

@@ -53,7 +53,7 @@ bool write_report(const std::string& path, const std::string& text) {
     write_file(path, text);
     return true;
   } catch (const Error& error) {
-    log(LogLevel::error, error.message());
+    log_error(error.message());
     return false;
   }
 }
@@ -71,7 +71,7 @@ std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
     std::erase_if(attempts, [&](const AttemptRecord& other) { return other.attempt > attempt; });
     return attempts;
   } catch (const Error& error) {
-    log(LogLevel::warn, error.message());
+    log_warning(error.message());
     return {};
   }
 }
@@ -80,7 +80,7 @@ std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
 void tell_errors(const RankExits& exits) {
   for (const RankExit& exit : exits) {
     if (exit.failed() && !exit.message.empty())
-      log(LogLevel::error, "rank ", exit.rank, ": ", exit.cause, ", ", exit.message);
+      log_error("rank ", exit.rank, ": ", exit.cause, ", ", exit.message);
   }
 }
 

@@ -42,9 +42,9 @@ constexpr const char* kIsSimulated = " is simulated: its ranks run on this one's
 // The warnings stand in the table too; a quiet job has no table.
 void tell_warnings(const Plan& plan) {
   for (const std::string& warning : plan.warnings)
-    log(LogLevel::warn, printable(warning));
+    log_warning(printable(warning));
   if (plan.simulated)
-    log(LogLevel::warn, "the machine of the plan", kIsSimulated);
+    log_warning("the machine of the plan", kIsSimulated);
 }
 
 }  // namespace

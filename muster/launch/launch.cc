@@ -46,11 +46,10 @@ int report(const GroupResult& result,
   const char* const ranks =
       result.all_gone ? "every rank has ended" : "not every rank could be ended";
   if (result.timed_out) {
-    log(LogLevel::error,
-        "stopped: the time limit of ",
-        format_duration(*options.time_limit),
-        " (--timeout) is over; ",
-        ranks);
+    log_error("stopped: the time limit of ",
+              format_duration(*options.time_limit),
+              " (--timeout) is over; ",
+              ranks);
   }
   report_failure(result.exits, job, attempt, options.max_restarts, result.fault, bad);
   if (!result.fault.empty())
@@ -64,7 +63,7 @@ int report(const GroupResult& result,
     return first->shell_code();
   if (result.stopped_by == 0)
     return 0;
-  log(LogLevel::info, "stopped by ", signal_name(result.stopped_by), "; ", ranks);
+  log_info("stopped by ", signal_name(result.stopped_by), "; ", ranks);
   return 128 + result.stopped_by;
 }
 
@@ -82,13 +81,12 @@ void tell_lost_ranks(const GroupResult& result) {
       [&](const RankExit& exit) { return cat("rank ", exit.rank, " (", describe_end(exit), ")"); });
   if (lost.empty())
     return;
-  log(LogLevel::warn,
-      "the job has ended well without ",
-      lost.size(),
-      " of its ",
-      plural(result.exits.size(), "rank"),
-      ", which were lost: ",
-      join(lost, ", "));
+  log_warning("the job has ended well without ",
+              lost.size(),
+              " of its ",
+              plural(result.exits.size(), "rank"),
+              ", which were lost: ",
+              join(lost, ", "));
 }
 
 // The ranks go on without the GPUs that have gone bad. False, and says so, where others cannot be
@@ -101,10 +99,10 @@ bool leave_bad_gpus(const BadGpus& bad,
   try {
     leased = place_without(reasons_of(bad), static_cast<int>(leased.plan.ranks.size()), options);
   } catch (const Error& error) {
-    log(LogLevel::error, describe(bad), "; not starting again: ", error.message());
+    log_error(describe(bad), "; not starting again: ", error.message());
     return false;
   }
-  log(LogLevel::warn, describe(bad), "; muster sets it aside and gives the ranks others");
+  log_warning(describe(bad), "; muster sets it aside and gives the ranks others");
   job.use_plan(leased.plan, std::move(leased.leases));
   show_plan(leased.plan, options, STDERR_FILENO);
   return true;
@@ -189,10 +187,9 @@ class LocalJob {
     }
     if (result.fault.empty() && have_stopped(result.exits)) {
       tell_activity(job_.facts(), attempt_, options_.quiet);
-      log(LogLevel::info,
-          "all ranks have stopped, as they were asked to (exit code ",
-          kStoppedExitCode,
-          "); start the job again to resume");
+      log_info("all ranks have stopped, as they were asked to (exit code ",
+               kStoppedExitCode,
+               "); start the job again to resume");
       return record_->finish(kStoppedExitCode, outcome_of(kStoppedExitCode, result.exits));
     }
     return std::nullopt;

@@ -41,7 +41,7 @@ struct LeasePlanOptions {
   milliseconds poll{200};                 // while waiting
   // Called once, with a line that says for what the job waits.
   std::function<void(const std::string&)> on_wait = [](const std::string& line) {
-    log(LogLevel::info, line);
+    log_info(line);
   };
   // The end of the error: a user's choices about GPUs that stay busy.
   std::string advice =

@@ -60,15 +60,14 @@ bool failed_unasked(const ChildExit& exit) {
 
 // Names a rank that failed by itself, and for which the others do not end.
 void say_lost(const RankExit& exit, size_t running) {
-  log(LogLevel::warn,
-      "rank ",
-      exit.rank,
-      " is lost: ",
-      cause_and_error(exit),
-      "; ",
-      running,
-      word_for(running, " rank goes", " ranks go"),
-      " on (--on-failure continue)");
+  log_warning("rank ",
+              exit.rank,
+              " is lost: ",
+              cause_and_error(exit),
+              "; ",
+              running,
+              word_for(running, " rank goes", " ranks go"),
+              " on (--on-failure continue)");
 }
 
 // Says once, after a while, that some ranks have ended well and the others have not: often those
@@ -96,15 +95,14 @@ class EarlyEnd : NoCopy {
       return;
     const char* const has = word_for(ended_.size(), " has", " have");
     const char* const goes = word_for(running_.size(), " goes", " go");
-    log(LogLevel::info,
-        ranks_in(ended_),
-        has,
-        " ended with exit code 0, the first ",
-        format_duration(delay_),
-        " ago; ",
-        ranks_in(running_),
-        goes,
-        " on");
+    log_info(ranks_in(ended_),
+             has,
+             " ended with exit code 0, the first ",
+             format_duration(delay_),
+             " ago; ",
+             ranks_in(running_),
+             goes,
+             " on");
   }
 
   std::string ranks_in(const std::vector<int>& slots) const {
@@ -186,30 +184,28 @@ class StoppedRanks : NoCopy {
 
   void say_continued(Rank& rank) const {
     if (std::exchange(rank.said, false))
-      log(LogLevel::info, "rank ", starts_.rank_in(rank.slot), " goes on");
+      log_info("rank ", starts_.rank_in(rank.slot), " goes on");
     rank.since.reset();
   }
 
   void say_stopped(const Rank& rank, bool is_traced) const {
-    log(LogLevel::warn,
-        "rank ",
-        starts_.rank_in(rank.slot),
-        " (pid ",
-        rank.pid,
-        ") is stopped",
-        is_traced ? " by a debugger" : "",
-        "; the others will wait for it; kill -CONT ",
-        rank.pid,
-        " continues it");
+    log_warning("rank ",
+                starts_.rank_in(rank.slot),
+                " (pid ",
+                rank.pid,
+                ") is stopped",
+                is_traced ? " by a debugger" : "",
+                "; the others will wait for it; kill -CONT ",
+                rank.pid,
+                " continues it");
   }
 
   void end(const Rank& rank) {
-    log(LogLevel::warn,
-        "rank ",
-        starts_.rank_in(rank.slot),
-        " has been stopped for ",
-        format_duration(*limit_),
-        "; ending it (--stopped-timeout)");
+    log_warning("rank ",
+                starts_.rank_in(rank.slot),
+                " has been stopped for ",
+                format_duration(*limit_),
+                "; ending it (--stopped-timeout)");
     ended_.insert(rank.pid);
     ::kill(rank.pid, SIGKILL);
   }
@@ -395,17 +391,14 @@ class LocalRanks {
   // Processes that ranks started and left behind, and processes that even SIGKILL did not end.
   static void say_leftovers(const WaitResult& ended) {
     if (!ended.ended.empty()) {
-      log(LogLevel::warn,
-          "ended processes that ranks had left behind: ",
-          join_first(ended.ended, ", ", kMostNamed));
+      log_warning("ended processes that ranks had left behind: ",
+                  join_first(ended.ended, ", ", kMostNamed));
     }
     if (!ended.killed.empty()) {
-      log(LogLevel::warn,
-          "killed processes that ranks had left behind: ",
-          join(ended.killed, ", "));
+      log_warning("killed processes that ranks had left behind: ", join(ended.killed, ", "));
     }
     for (const std::string& survivor : ended.survivors)
-      log(LogLevel::error, "could not end ", survivor, "; it is left to the system");
+      log_error("could not end ", survivor, "; it is left to the system");
   }
 
   ProcessSet& processes_;

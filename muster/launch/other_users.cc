@@ -77,7 +77,7 @@ Strings other_users_of(const Host& host, const std::vector<GpuUuid>& wanted) {
 void warn_of_other_users(const Host& host, const Plan& plan, int host_index) {
   const auto wanted = mapped(lease_wishes(plan, host_index), &LeaseWish::gpu);
   for (const std::string& line : other_users_of(host, wanted))
-    log(LogLevel::warn, line, ", whose memory and time this job shares; --gpus idle takes others");
+    log_warning(line, ", whose memory and time this job shares; --gpus idle takes others");
 }
 
 }  // namespace muster

@@ -72,10 +72,9 @@ void PortWatch::look() {
     return;
   const auto found = listeners_.on(port_);
   if (!found) {
-    log(LogLevel::debug,
-        "MASTER_PORT ",
-        port_,
-        ": neither netlink nor /proc/net/tcp tells who listens there; not watched");
+    log_debug("MASTER_PORT ",
+              port_,
+              ": neither netlink nor /proc/net/tcp tells who listens there; not watched");
     return stop();
   }
   for (const TcpListener& listener : *found) {
@@ -87,7 +86,7 @@ void PortWatch::look() {
   }
   // If this job listens on one address alone, another is still free for others.
   if (any_of(*found, &TcpListener::has_whole_port)) {
-    log(LogLevel::debug, "MASTER_PORT ", port_, ": this job listens there; watched no more");
+    log_debug("MASTER_PORT ", port_, ": this job listens there; watched no more");
     return stop();
   }
   look_later();

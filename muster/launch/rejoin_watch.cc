@@ -55,10 +55,7 @@ bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
   if (ask_.is_saving && ask_.is_saving(slot)) {
     awaited.until = std::min(now + limits_.to_come, awaited.latest);
     if (!std::exchange(awaited.said, true))
-      log(LogLevel::info,
-          "rank ",
-          starts_.rank_in(slot),
-          " is saving a checkpoint; the others wait for it");
+      log_info("rank ", starts_.rank_in(slot), " is saving a checkpoint; the others wait for it");
   }
   if (now < awaited.until)
     return true;
@@ -68,12 +65,11 @@ bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
 
 void RejoinWatch::end(int slot) {
   const pid_t pid = processes_.pid_of(slot);
-  log(LogLevel::warn,
-      "rank ",
-      starts_.rank_in(slot),
-      " has not come back to the others within ",
-      format_duration(limits_.to_come),
-      "; ending it");
+  log_warning("rank ",
+              starts_.rank_in(slot),
+              " has not come back to the others within ",
+              format_duration(limits_.to_come),
+              "; ending it");
   ended_.insert(pid);
   ::kill(pid, SIGKILL);
 }

@@ -134,20 +134,19 @@ bool InPlaceRestarts::replace(const RankFailures& failures) {
   if (some_have_stopped(failures.failed) || !restarts_.has_budget())
     return false;
   if (const std::string obstacle = obstacle_to_replacing(failures); !obstacle.empty()) {
-    log(LogLevel::warn, "not replaced in place: ", obstacle);
+    log_warning("not replaced in place: ", obstacle);
     return false;
   }
   // The others keep their devices, and the ranks' devices go together: a bad one takes a restart of
   // all.
   const auto bad = gpus_ == nullptr ? BadGpus() : gpus_->look(plan_, 0);
   if (!bad.empty()) {
-    log(LogLevel::warn, "not replaced in place: ", describe(bad));
+    log_warning("not replaced in place: ", describe(bad));
     return false;
   }
   replaced_ = failures.failed;
   const auto pause = restarts_.use();
-  log(LogLevel::warn,
-      describe_replacing(failures.failed, pause, restarts_.used(), restarts_.budget()));
+  log_warning(describe_replacing(failures.failed, pause, restarts_.used(), restarts_.budget()));
   record_.end_attempt(failures.failed, "");
   job_.count_restarts(++attempt_);
   rules_.go_on({.number = attempt_,

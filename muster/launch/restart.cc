@@ -57,25 +57,24 @@ bool Restarts::wait(GroupResult& result,
   began_ = started;
   const auto delay = use();
   const RankExit& first = *first_failure(result.exits);
-  log(LogLevel::warn,
-      "rank ",
-      first.rank,
-      " failed: ",
-      cause_and_error(first),
-      "; starting all ranks again",
-      pause_text(delay),
-      " (restart ",
-      used_,
-      " of ",
-      budget_,
-      ")");
+  log_warning("rank ",
+              first.rank,
+              " failed: ",
+              cause_and_error(first),
+              "; starting all ranks again",
+              pause_text(delay),
+              " (restart ",
+              used_,
+              " of ",
+              budget_,
+              ")");
   const auto at = Clock::now() + delay;
   const auto until = std::min(at, time_limit.value_or(at));
   while (processes.stop_requested() == 0 && Clock::now() < until)
     processes.loop().run_once(until);
   const int signal = processes.stop_requested();  // one that came when all had ended, too
   if (signal != 0) {
-    log(LogLevel::info, "stopped by ", signal_name(signal), "; not starting again");
+    log_info("stopped by ", signal_name(signal), "; not starting again");
     return false;
   }
   result.timed_out = time_limit && Clock::now() >= *time_limit;

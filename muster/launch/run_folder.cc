@@ -68,7 +68,7 @@ Fd lock_runs(const fs::path& runs) {
       std::this_thread::sleep_for(milliseconds(1));
       continue;
     }
-    log(LogLevel::debug, "no lock on ", runs.string(), "; going on without");
+    log_debug("no lock on ", runs.string(), "; going on without");
     break;
   }
   return fd;
@@ -80,11 +80,10 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
   const fs::path latest = runs / kLatest;
   const auto kind = fs::symlink_status(latest, error).type();
   if (!is_one_of(kind, fs::file_type::not_found, fs::file_type::symlink)) {
-    log(LogLevel::warn,
-        latest.string(),
-        " is no link to the newest run, which is ",
-        name.string(),
-        "; remove it, and the next run makes the link");
+    log_warning(latest.string(),
+                " is no link to the newest run, which is ",
+                name.string(),
+                "; remove it, and the next run makes the link");
     return;
   }
   const fs::path aside = runs / cat(".", kLatest, "-", make_uuid());
@@ -93,7 +92,7 @@ void replace_latest(const fs::path& runs, const fs::path& name) {
     fs::rename(aside, latest, error);
   if (!error)
     return;
-  log(LogLevel::debug, "no link ", latest.string(), ": ", error.message());
+  log_debug("no link ", latest.string(), ": ", error.message());
   ::unlink(aside.c_str());
 }
 

@@ -38,7 +38,7 @@ RunRecord earlier_record(const std::string& run_dir) {
   try {
     return read_run_record(run_dir).value_or(RunRecord());
   } catch (const Error& error) {
-    log(LogLevel::warn, error.message(), "; the record begins anew");
+    log_warning(error.message(), "; the record begins anew");
     return {};
   }
 }
@@ -178,7 +178,7 @@ void RunRecorder::write() {
     write_file(path_, run_record_to_json(record_));
   } catch (const std::exception& error) {
     if (!std::exchange(warned_, true))
-      log(LogLevel::warn, "the run is not recorded: ", error.what());
+      log_warning("the run is not recorded: ", error.what());
   }
 }
 

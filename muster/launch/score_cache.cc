@@ -197,7 +197,7 @@ Scores remembered_scores(const Inventory& inventory) {
   try {
     return measured_scores(read_score_cache(default_score_cache()), inventory);
   } catch (const Error& error) {
-    log(LogLevel::warn, error.message(), "; going on without measured scores");
+    log_warning(error.message(), "; going on without measured scores");
     return {};
   }
 }

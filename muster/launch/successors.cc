@@ -60,7 +60,7 @@ void Successors::give_up(int slot) {
   if (processes_.is_ending())
     return;
   const std::string why = cat("rank ", starts_.rank_in(slot), " had ended already");
-  log(LogLevel::warn, "not replaced in place: ", why);
+  log_warning("not replaced in place: ", why);
   for (const pid_t pid : std::exchange(replaced_, {}))
     followed_.erase(pid);
   processes_.end_all();

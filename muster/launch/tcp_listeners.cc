@@ -107,8 +107,7 @@ std::optional<std::vector<TcpListener>> TcpListeners::on(int port) {
   if (!is_refused_ && ask(port, AF_INET, found) && ask(port, AF_INET6, found))
     return found;
   if (!std::exchange(is_refused_, true) || netlink_.valid())
-    log(LogLevel::debug,
-        "the kernel does not list sockets over netlink; reading /proc/net/tcp instead");
+    log_debug("the kernel does not list sockets over netlink; reading /proc/net/tcp instead");
   netlink_.reset();
   return listeners_in_proc(port);
 }

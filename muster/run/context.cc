@@ -64,7 +64,7 @@ bool Context::should_stop() {
   const int seen = signal.item<int>();
   const bool is_news = seen != 0 && !stops_;
   if (is_news && is_main())
-    log(LogLevel::info, name_of_stop_signal(seen), ": the ranks stop after this step");
+    log_info(name_of_stop_signal(seen), ": the ranks stop after this step");
   stops_ |= seen != 0;
   if (stops_)
     OwnLoaders::stop_job();
@@ -84,7 +84,7 @@ void Context::trace() {
     if (activity != nullptr)
       activity->trace_into(event_path(run_dir(), parts_.env.attempt, rank()));
   } catch (const Error& error) {
-    log(LogLevel::warn, error.message(), "; this rank is not in the trace");
+    log_warning(error.message(), "; this rank is not in the trace");
   }
   align_clock(process_group(), activity);
 }

@@ -123,7 +123,7 @@ bool write_error_file(const std::string& message,
     write_file(*path, json_text(document));
     return true;
   } catch (const std::exception& error) {
-    log(LogLevel::warn, "error file: ", error.what());
+    log_warning("error file: ", error.what());
     return false;
   }
 }
@@ -137,12 +137,9 @@ void tell_failure(const std::exception_ptr& error) noexcept {
     // A launcher that shows the file in its own report sets MUSTER_CARD to the file's path.
     if (written && get_env("MUSTER_CARD") == get_env("TORCHELASTIC_ERROR_FILE"))
       return;
-    log(LogLevel::error,
-        message,
-        stack.empty() ? "" : "; thrown here, innermost call first:\n",
-        stack);
+    log_error(message, stack.empty() ? "" : "; thrown here, innermost call first:\n", stack);
   } catch (const std::exception& failure) {
-    log(LogLevel::error, failure.what());
+    log_error(failure.what());
   }
 }
 

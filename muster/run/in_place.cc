@@ -137,7 +137,7 @@ void InPlace::listen() {
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     if (!ends_)
-      log(LogLevel::debug, "no more generations: ", error.what());
+      log_debug("no more generations: ", error.what());
   }
 }
 

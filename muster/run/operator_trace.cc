@@ -60,7 +60,7 @@ class Kernels {
       begin_profile(Profiled::gpus);
       is_on_ = true;
     } catch (const std::exception& error) {
-      log(LogLevel::warn, "--trace: GPU kernels are not traced: ", error.what());
+      log_warning("--trace: GPU kernels are not traced: ", error.what());
     }
   }
 
@@ -74,7 +74,7 @@ class Kernels {
         add_kernels(spans, *activity->events());
     } catch (const std::exception& error) {
       // Another thread counts the steps now, or the program has ended the profile.
-      log(LogLevel::warn, "--trace: GPU kernels are not traced: ", error.what());
+      log_warning("--trace: GPU kernels are not traced: ", error.what());
     }
   }
 

@@ -52,7 +52,7 @@ int start_ranks(const RunOptions& options, int argc, char** argv) {
       keep_to_given_gpus();
     return launch(launch_options);
   } catch (const Error& error) {
-    log(LogLevel::error, error.message());
+    log_error(error.message());
     return exit_code_of(error);
   }
 }
@@ -162,7 +162,7 @@ std::optional<int> call_in_group(Start start,
     throw;
   }
   if (!joined) {
-    log(LogLevel::info, "left out: no GPU for local rank ", env.local_rank, " (surplus: drop)");
+    log_info("left out: no GPU for local rank ", env.local_rank, " (surplus: drop)");
     return 0;
   }
   ProcessGroup& group = *joined;
@@ -188,12 +188,11 @@ void warn_of_unused_options(const RunOptions& options, const Start& start) {
   const Strings unused = unused_options(options, env, start.device);
   if (unused.empty())
     return;
-  log(LogLevel::warn,
-      join(unused, ", "),
-      unused.size() == 1 ? " is" : " are",
-      " not used: ",
-      env.source,
-      " has started the ranks; give it the flags, or start the program by itself");
+  log_warning(join(unused, ", "),
+              unused.size() == 1 ? " is" : " are",
+              " not used: ",
+              env.source,
+              " has started the ranks; give it the flags, or start the program by itself");
 }
 
 // Joins one attempt after the other until the function has returned in one, or fails for a reason

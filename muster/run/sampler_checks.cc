@@ -89,7 +89,7 @@ SamplerCheck check_of_own_loaders(ProcessGroup group) {
       return check_of_samplers(group)(identity);
     if (identity.num_replicas > 1 || group.rank() != 0 || std::exchange(said, true))
       return;
-    log(LogLevel::warn,
+    log_warning(
         "data loader: each of the ",
         group.size(),
         " ranks trains on all samples of ",
@@ -109,8 +109,8 @@ std::function<void(const StreamEnd&)> check_of_stream_ends(ProcessGroup group) {
       const bool differs = first != cat(end.batches);
       if (!differs || std::exchange(said, true) || group.store()->add("stream_end/said", 1) > 1)
         return;
-      log(LogLevel::warn,
-          end.of_steps ? uneven_steps_warning(end, first) : uneven_ends_warning(end, first));
+      log_warning(end.of_steps ? uneven_steps_warning(end, first)
+                               : uneven_ends_warning(end, first));
     } catch (const std::exception&) {
       is_alone = true;  // whoever serves the store has gone
     }

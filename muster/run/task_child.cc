@@ -206,7 +206,7 @@ void answer_with_error(const TaskOrder& order, const std::string& message) {
       fail_errno("cannot write the answer again", errno);
     write_all(order.result_fd, kFailure + message);
   } catch (const std::exception& error) {
-    log(LogLevel::error, message, " (", error.what(), ")");
+    log_error(message, " (", error.what(), ")");
   }
 }
 

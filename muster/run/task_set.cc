@@ -79,7 +79,7 @@ void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
       tasks[outcome.instead].push_back(cat("'", printable(outcome.name), "'"));
   }
   for (const auto& [why, names] : tasks)
-    log(LogLevel::info, "on the CPU: task ", join(names, ", "), ": ", why);
+    log_info("on the CPU: task ", join(names, ", "), ": ", why);
 }
 
 // What the parent has planned for the task of this child.
@@ -201,7 +201,7 @@ void TaskSet::run_as_rank(const TaskOrder& order) {
   try {
     backend = entry_of(order).backend;
   } catch (const Error& error) {
-    log(LogLevel::error, error.message());
+    log_error(error.message());
     write_error_file(error.message());
     std::exit(1);
   }

@@ -197,7 +197,7 @@ void EtcdStore::keep_lease() {
     if (error.code() != ErrorCode::unavailable || count_of(Clock::now()) >= lease_ends_)
       throw;
     lease_due_ = count_of(Clock::now() + kRenewAgain);
-    log(LogLevel::debug, "etcd: the lease could not be renewed, trying again: ", error.message());
+    log_debug("etcd: the lease could not be renewed, trying again: ", error.message());
   }
 }
 

@@ -139,7 +139,7 @@ FileStore::~FileStore() {
       truncate_to(fd_.get(), 0, options_.path);
     unlock_operation(fd_.get());
   } catch (const std::exception& error) {
-    log(LogLevel::warn, error.what());
+    log_warning(error.what());
   }
 }
 
@@ -193,12 +193,11 @@ void FileStore::join() {
 }
 
 void FileStore::warn_of_leftover(const std::string& job) const {
-  log(LogLevel::warn,
-      "file store '",
-      options_.path,
-      "': left over from an earlier run (job '",
-      job,
-      "') of which no process lives; starting anew");
+  log_warning("file store '",
+              options_.path,
+              "': left over from an earlier run (job '",
+              job,
+              "') of which no process lives; starting anew");
 }
 
 // From here on this process is a member, which others see by its lock.

@@ -187,12 +187,11 @@ FoundRendezvous connect_by_rendezvous_file(const std::string& path,
                     ", got: ",
                     error.message());
       if (!is_said)
-        log(LogLevel::info,
-            "nobody of this job serves at ",
-            point.endpoint,
-            ", which '",
-            path,
-            "' names; waiting for the file of its process with rank 0");
+        log_info("nobody of this job serves at ",
+                 point.endpoint,
+                 ", which '",
+                 path,
+                 "' names; waiting for the file of its process with rank 0");
     }
     std::this_thread::sleep_for(std::min(kConnectAgainAfter, deadline.left()));
   }

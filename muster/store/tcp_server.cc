@@ -126,10 +126,9 @@ TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {
   check_options();
   listener_ = listen_on(options_.endpoint, Deadline(std::chrono::seconds(10)));
   if (options_.no_auth && !is_loopback(local_address(listener_.get())))
-    log(LogLevel::warn,
-        "store server on ",
-        to_string(options_.endpoint),
-        " has no authentication: whoever reaches it can change the job");
+    log_warning("store server on ",
+                to_string(options_.endpoint),
+                " has no authentication: whoever reaches it can change the job");
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_ = spare_descriptor();
@@ -230,8 +229,7 @@ bool TcpServer::Loop::turn_away() {
       const std::string greeting = cat(kGreetingFull, std::string(kNonceBytes, '\0'));
       (void)!::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
       if (++turned_away_ == 1)
-        log(LogLevel::warn,
-            "store server: no descriptor left for a client; raise the limit (ulimit -n)");
+        log_warning("store server: no descriptor left for a client; raise the limit (ulimit -n)");
     }
   }
   spare_ = spare_descriptor();
@@ -265,7 +263,7 @@ void TcpServer::Loop::admit(Fd fd) {
     clients_.emplace(id, Client{std::move(connection), deadline});
   } catch (const std::exception& error) {
     ++dropped_;
-    log(LogLevel::debug, error.what());
+    log_debug(error.what());
   }
 }
 
@@ -378,13 +376,7 @@ void TcpServer::Loop::on_deadlines() {
 void TcpServer::Loop::drop(Id id, const std::string& why, KeyService::Loss loss) {
   const auto found = clients_.find(id);
   const Client& client = found->second;
-  log(LogLevel::debug,
-      "store server: client ",
-      id,
-      " of ",
-      client.connection.host(),
-      " dropped: ",
-      why);
+  log_debug("store server: client ", id, " of ", client.connection.host(), " dropped: ", why);
   if (client.connection.is_stranger()) {
     ++dropped_;
     stranger_bytes_ += client.connection.stranger_bytes();

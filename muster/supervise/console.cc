@@ -112,12 +112,11 @@ void Console::fail(int why) {
   written_ = 0;
   if (std::exchange(warned_, true))
     return;
-  log(LogLevel::warn,
-      "cannot write to ",
-      name_of(fd_),
-      ": ",
-      why_dropped_,
-      "; the ranks go on, and what they print is not shown until it works again");
+  log_warning("cannot write to ",
+              name_of(fd_),
+              ": ",
+              why_dropped_,
+              "; the ranks go on, and what they print is not shown until it works again");
 }
 
 // The note of what is missing is the first thing to try. If a part of it goes out, the rest follows
@@ -240,11 +239,10 @@ void Console::flush(const std::function<bool()>& hurry) {
 
 // The log is another way to the reader, and may still be seen.
 void Console::give_up() {
-  log(LogLevel::warn,
-      format_bytes(size() + dropped_bytes_),
-      " of output not shown on ",
-      name_of(fd_),
-      ": the reader has stopped (--tee 3 keeps it in files)");
+  log_warning(format_bytes(size() + dropped_bytes_),
+              " of output not shown on ",
+              name_of(fd_),
+              ": the reader has stopped (--tee 3 keeps it in files)");
   dropped_bytes_ = 0;
   buffer_.clear();
   written_ = 0;

@@ -147,7 +147,7 @@ class Output::Stream : NoCopy {
       if (n > 0) {
         bytes.remove_prefix(n);
       } else if (errno != EINTR) {
-        log(LogLevel::warn, "log '", options_.file, "' ends here: ", std::strerror(errno));
+        log_warning("log '", options_.file, "' ends here: ", std::strerror(errno));
         file_.reset();
       }
     }

@@ -136,7 +136,7 @@ void ProcessPool::pass_on(int signal) {
   if (options_.on_pass)
     options_.on_pass(signal);
   if (is_request(signal) && running().empty())
-    log(LogLevel::info, signal_name(signal), " came while nothing runs here that could get it");
+    log_info(signal_name(signal), " came while nothing runs here that could get it");
   signal_children(signal);
   if (signal == SIGTSTP)
     ::raise(SIGSTOP);
@@ -398,7 +398,7 @@ void ProcessPool::kill_everything() {
       ::kill(pid, SIGKILL);
     if (Clock::now() >= give_up_at) {
       for (const pid_t pid : left)
-        log(LogLevel::error, "could not end ", describe_process(pid));
+        log_error("could not end ", describe_process(pid));
       break;
     }
     loop_.run_once(Clock::now() + kLookAtLeftovers);

@@ -53,11 +53,10 @@ void ProcessSet::post_sentinel(const Strings& marks) {
     parent_->add_foreign(sentinel_->pid());
   } catch (const Error& error) {
     sentinel_failed_ = true;
-    log(LogLevel::warn,
-        "the sentinel did not start (",
-        error.message(),
-        "): if this process is killed by SIGKILL, processes that ranks have started stay "
-        "behind");
+    log_warning("the sentinel did not start (",
+                error.message(),
+                "): if this process is killed by SIGKILL, processes that ranks have started stay "
+                "behind");
   }
 }
 
@@ -181,7 +180,7 @@ void ProcessSet::on_signal(int signal) {
   if (contains(options_.stop_signals, signal))
     return on_stop_signal(signal);
   if (signal == SIGTSTP && !options_.goes_on_because.empty())
-    return log(LogLevel::warn, "SIGTSTP (Ctrl-Z) has no effect here: ", options_.goes_on_because);
+    return log_warning("SIGTSTP (Ctrl-Z) has no effect here: ", options_.goes_on_because);
   if (options_.on_pass)
     return options_.on_pass(signal);
   pass_on(signal);

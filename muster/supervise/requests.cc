@@ -45,9 +45,7 @@ void Requests::tell(const Pids& pids) {
 
 void Requests::say_if_kept(int signal) const {
   if (left_.contains(signal))
-    log(LogLevel::info,
-        signal_name(signal),
-        " is kept for each process until it runs and catches it");
+    log_info(signal_name(signal), " is kept for each process until it runs and catches it");
 }
 
 void Requests::forget(pid_t pid) {
