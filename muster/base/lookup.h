@@ -1,5 +1,5 @@
-// `lookup` reads a table of keys and values that stands in a source, `find_or` a map;
-// `element_with`, `element_where` and `index_with` look through any range. For every part.
+// `lookup` reads a table of keys and values that stands in a source, `find_or` and `value_at` a
+// map; `element_with`, `element_where` and `index_with` look through any range. For every part.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +30,13 @@ typename Map::mapped_type find_or(const Map& map,
                                   typename Map::mapped_type otherwise = {}) {
   const auto found = map.find(key);
   return found == map.end() ? std::move(otherwise) : found->second;
+}
+
+// The value at this key of a map, or nullptr. The map outlives the answer.
+template <class Map, class Key>
+auto value_at(Map& map, const Key& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? nullptr : &found->second;
 }
 
 // The first element that holds `predicate`, or nullptr. The range outlives the answer.

@@ -16,6 +16,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
 
@@ -104,7 +105,7 @@ void check_not_read(const char* flag, const std::string& path, const std::vector
   const auto is_that = [&](const ReadFile& file) {
     return !file.path.empty() && is_same_file(path, file.path);
   };
-  if (const auto found = std::ranges::find_if(read, is_that); found != read.end())
+  if (const ReadFile* const found = element_where(read, is_that))
     refuse_named(flag, kWritableFile, path, found->why);
 }
 

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -72,8 +73,7 @@ std::shared_ptr<const FolderLock> lock_for_process(const std::string& folder,
 std::string other_process_with(const std::string& folder, const std::string& file) {
   HeldLocks& held = held_locks();
   const std::lock_guard lock(held.mutex);
-  const auto found = held.by_path.find(name_of(folder, file));
-  const auto mine = found == held.by_path.end() ? nullptr : found->second.lock();
+  const auto mine = find_or(held.by_path, name_of(folder, file)).lock();
   if (mine && mine->is_of_this_process())
     return "";
   return holder_of_folder({.folder = folder, .file = file});

@@ -12,6 +12,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/env_count.h"
+#include "muster/base/lookup.h"
 #include "muster/base/rank_env_table.h"
 #include "muster/base/strings.h"
 
@@ -271,9 +272,9 @@ Environment generation_variables(const Environment& of_rank) {
 
 RankEnv with_generation(RankEnv env, const Environment& variables) {
   for (const RankVariable& variable : rank_variables()) {
-    const auto told = variables.find(variable.name);
-    if ((variable.traits & RankVariable::kByGeneration) != 0 && told != variables.end())
-      std::visit(MemberOfGeneration{env, variable.name, told->second}, variable.member);
+    const std::string* const told = value_at(variables, variable.name);
+    if ((variable.traits & RankVariable::kByGeneration) != 0 && told != nullptr)
+      std::visit(MemberOfGeneration{env, variable.name, *told}, variable.member);
   }
   return env;
 }

@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -88,10 +89,10 @@ Orders Coordinator::on_report(Report report, TimePoint now) {
 // A host whose store did not answer reports again, and both reports may have arrived. What one that
 // takes no part tells again changes nothing.
 bool Coordinator::is_told_again(const Report& report) {
-  const auto member = members_.find(report.from);
-  if (report.number == 0 || member == members_.end())
+  Member* const member = value_at(members_, report.from);
+  if (report.number == 0 || member == nullptr)
     return false;
-  int& last = member->second.last_report;
+  int& last = member->last_report;
   if (report.number <= last)
     return true;
   last = report.number;
@@ -143,8 +144,8 @@ void Coordinator::give_up_unended_hosts() {
 
 // A report of an earlier round may come late; it is history then.
 bool Coordinator::is_of_round(const Report& report) const {
-  const auto member = members_.find(report.from);
-  return member != members_.end() && member->second.in_round && report.round == round_;
+  const Member* const member = value_at(members_, report.from);
+  return member != nullptr && member->in_round && report.round == round_;
 }
 
 // Whether the job could go on without any one of its hosts.
@@ -205,12 +206,12 @@ void Coordinator::Trouble::add_failure(const RankExit& exit) {
 void Coordinator::note_end(const RankExit& exit) {
   exits_.push_back(exit);
   const bool ended_by_itself = exit.sent_signal == 0;
-  const auto told = trouble_.place_of_rank.find(exit.rank);
-  if (told == trouble_.place_of_rank.end()) {
+  const size_t* const told = value_at(trouble_.place_of_rank, exit.rank);
+  if (told == nullptr) {
     if (exit.failed() && ended_by_itself)
       trouble_.add_failure(exit);
   } else if (ended_by_itself) {  // not the end of the one that was started in its place
-    trouble_.failures[told->second] = exit;
+    trouble_.failures[*told] = exit;
   }
 }
 
@@ -549,10 +550,10 @@ void Coordinator::enter_round(const Order& order) {
     member.in_round = member.ended = false;
   for (int index = 0; const std::string& id : order.hosts) {
     const RankRange ranks = ranks_on_host(order.plan, index++);
-    const auto found = members_.find(id);
-    if (found == members_.end())
+    Member* const found = value_at(members_, id);
+    if (found == nullptr)
       continue;  // in a replay: it was refused since
-    Member& member = found->second;
+    Member& member = *found;
     member.in_round = true;
     ++hosts_in_round_;
     member.has_ranks = ranks.count > 0;
@@ -589,10 +590,10 @@ Strings Coordinator::live_hosts() const {
 }
 
 std::string Coordinator::name_of(const std::string& id) const {
-  const auto found = members_.find(id);
-  if (found == members_.end())
+  const Member* const member = value_at(members_, id);
+  if (member == nullptr)
     return id;
-  const HostFacts& facts = found->second.facts;
+  const HostFacts& facts = member->facts;
   return facts.address.empty() ? facts.host.name : cat(facts.host.name, " (", facts.address, ")");
 }
 

@@ -93,10 +93,10 @@ std::string Coordinator::obstacle_in_plan(const Order& next) const {
     old_indexes.emplace(id, old_indexes.size());
   for (int index = 0; const std::string& id : next.hosts) {
     const auto is = ranks_of_host(next.plan, index++);
-    const auto before = old_indexes.find(id);
-    if (before == old_indexes.end())
+    const int* const before = value_at(old_indexes, id);
+    if (before == nullptr)
       continue;
-    const auto was = ranks_of_host(plan_, before->second);
+    const auto was = ranks_of_host(plan_, *before);
     if (!std::ranges::equal(was, is, may_go_on_as))
       return cat("the plan for these hosts gives ", name_of(id), " other ranks or devices");
   }

@@ -14,6 +14,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -137,9 +138,8 @@ void Coordinator::on_join(Report report) {
 const std::string* Coordinator::holder_of(const std::optional<int>& node_rank) const {
   if (!node_rank)
     return nullptr;
-  const auto holder = holders_.find(*node_rank);
-  const bool is_there = holder != holders_.end() && members_.contains(holder->second);
-  return is_there ? &holder->second : nullptr;
+  const std::string* const holder = value_at(holders_, *node_rank);
+  return holder != nullptr && members_.contains(*holder) ? holder : nullptr;
 }
 
 // The id of the member that this host is if its agent was started again before anybody saw its end;

@@ -32,6 +32,7 @@
 #include "muster/base/file_age.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/late_requests.h"
 #include "muster/launch/job_setup.h"
@@ -344,8 +345,8 @@ void HostTelemetry::State::ask_for_late_ranks(const std::string& host, const Ran
 void HostTelemetry::State::ask_for_samples() {
   next_ask = Clock::now() + kAskEvery;
   for (const std::string& host : all().ids) {
-    const auto asked = unanswered.find(host);
-    if (asked != unanswered.end() && Clock::now() - asked->second < kAskAgain)
+    const TimePoint* const asked = value_at(unanswered, host);
+    if (asked != nullptr && Clock::now() - *asked < kAskAgain)
       continue;
     unanswered[host] = Clock::now();
     ask(host, kSampleRequest);
@@ -418,8 +419,8 @@ void HostTelemetry::State::describe(const LateRequest& request) {
     if (!is_in(options.ranks, rank))
       continue;
     const std::string path = activity_path(options.run_dir, request.attempt, rank);
-    const auto before = described.find(rank);
-    const bool again = before != described.end() && Clock::now() - before->second < kDescribeAgain;
+    const TimePoint* const before = value_at(described, rank);
+    const bool again = before != nullptr && Clock::now() - *before < kDescribeAgain;
     if (again || has_shown_its_stack(path))
       continue;
     described[rank] = Clock::now();

@@ -11,6 +11,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/mesh_shape.h"
 #include "muster/base/strings.h"
@@ -33,9 +34,9 @@ void check_counts(const LaunchOptions& options) {
   if (options.cpu_slots < 0) {
     throw invalid_argument("--cpu-slots: expected 1 or more, got ", options.cpu_slots);
   }
-  const auto below_zero = std::ranges::find_if(options.local_ranks_filter,
-                                               [](int local_rank) { return local_rank < 0; });
-  if (below_zero != options.local_ranks_filter.end())
+  const int* const below_zero =
+      element_where(options.local_ranks_filter, [](int local_rank) { return local_rank < 0; });
+  if (below_zero != nullptr)
     throw bad_flag("--local-ranks-filter", "local ranks as in 0,1,2", cat(*below_zero));
 }
 
@@ -141,9 +142,8 @@ void check_trace(const LaunchOptions& options) {
   };
   if (const auto told = get_env("MUSTER_TRACE"))
     check(*told, "MUSTER_TRACE");
-  const auto asked = options.extra_env.find("MUSTER_TRACE");
-  if (asked != options.extra_env.end())
-    check(asked->second, "--trace");
+  if (const std::string* const asked = value_at(options.extra_env, "MUSTER_TRACE"))
+    check(*asked, "--trace");
 }
 
 // The number of ranks on the host that has most of them; 0 where the devices decide that somewhere.

@@ -148,8 +148,8 @@ int port_in_use(const RankExit& exit) {
   };
   if (is_of_it(exit.message))
     return port_in(exit.message);
-  const auto line = std::ranges::find_if(exit.last_lines, is_of_it);
-  return line == exit.last_lines.end() ? 0 : port_in(*line);
+  const std::string* const line = element_where(exit.last_lines, is_of_it);
+  return line == nullptr ? 0 : port_in(*line);
 }
 
 // Whether PyTorch's store failed to listen. It sets SO_REUSEADDR, as few programs do.

@@ -11,6 +11,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/lookup.h"
 #include "muster/base/usage.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
@@ -44,8 +45,8 @@ Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
     return gpu.uuid == device.uuid || contains(gpu.mig, device.uuid, &MigInstance::uuid);
   };
   const std::string uuid = printable(device.uuid.value);
-  const auto gpu = std::ranges::find_if(host.gpus, is_it);
-  if (gpu == host.gpus.end())
+  const Gpu* const gpu = element_where(host.gpus, is_it);
+  if (gpu == nullptr)
     return {cat("a GPU of host ", host.name), uuid};
   if (gpu->health != kHealthy)
     return {"a GPU that can be used", cat(uuid, ": ", gpu->health)};

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/named_file.h"
 #include "muster/base/patient_write.h"
@@ -57,8 +58,7 @@ std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options) 
   for (const auto& [flag, ranks] : {std::pair("--local-ranks-filter", options.local_ranks_filter),
                                     {"--redirects", ranks_with_streams(options.redirects)},
                                     {"--tee", ranks_with_streams(options.tee)}}) {
-    const auto unknown = std::ranges::find_if(ranks, [&](int rank) { return rank > most; });
-    if (unknown != ranks.end())
+    if (const int* const unknown = element_where(ranks, [&](int rank) { return rank > most; }))
       return cat(flag,
                  ": expected local ranks from 0 to ",
                  most,

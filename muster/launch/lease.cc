@@ -22,6 +22,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
@@ -249,10 +250,10 @@ std::vector<LeaseHolder> LeaseFolder::read_holders(const GpuUuid& gpu) const {
     if (holder.note)
       holder.alive = lease_note_alive(*holder.note);
     // A lease that fills several gaps has left the same note in each.
-    const auto same = std::ranges::find_if(holders, [&](const LeaseHolder& other) {
+    LeaseHolder* const same = element_where(holders, [&](const LeaseHolder& other) {
       return holder.note && other.note == holder.note;
     });
-    if (same == holders.end()) {
+    if (same == nullptr) {
       holders.push_back(std::move(holder));
     } else {
       same->units += holder.units;

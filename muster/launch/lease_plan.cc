@@ -11,6 +11,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -140,9 +141,9 @@ std::string lease_variable(const std::vector<Lease>& leases) {
 Inventory without_busy(Inventory inventory, const BusyGpus& busy) {
   for (Host& host : inventory.hosts) {
     for (Gpu& gpu : host.gpus) {
-      const auto found = busy.find(gpu.uuid);
-      if (found != busy.end() && gpu.health == kHealthy)
-        gpu.health = found->second;
+      const std::string* const found = value_at(busy, gpu.uuid);
+      if (found != nullptr && gpu.health == kHealthy)
+        gpu.health = *found;
     }
   }
   return inventory;

@@ -102,8 +102,8 @@ std::vector<RankProgram> rank_programs(const LaunchOptions& options,
 void check_extra_env(const Environment& extra, const Environment& variables) {
   for (const auto& [name, value] : extra) {
     const bool ours = has_trait(name, RankVariable::kErased);
-    const auto found = variables.find(name);
-    const bool is_as_asked = found != variables.end() && found->second == value;
+    const std::string* const found = value_at(variables, name);
+    const bool is_as_asked = found != nullptr && *found == value;
     if (is_as_asked && !ours)
       continue;
     const bool chooses_gpus = has_text(name, "VISIBLE_DEVICES");
@@ -365,13 +365,13 @@ std::string substitute(const std::string& text, const Environment& values) {
     }
     const auto placeholder =
         rest.starts_with('$') ? placeholder_at_begin(rest) : std::optional<Placeholder>();
-    const auto value = placeholder ? values.find(placeholder->name) : values.end();
-    if (value == values.end()) {
+    const std::string* const value = placeholder ? value_at(values, placeholder->name) : nullptr;
+    if (value == nullptr) {
       out += rest.front();
       rest.remove_prefix(1);
       continue;
     }
-    out += value->second;
+    out += *value;
     rest.remove_prefix(placeholder->length);
   }
   return out;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -156,9 +157,9 @@ void Successors::start() {
 void Successors::explain(RankExits& exits) const {
   rejoin_.explain(exits);
   for (RankExit& exit : exits) {
-    const auto known = causes_.find(exit.pid);
-    if (known != causes_.end() && !known->second.empty())
-      exit.cause = known->second;
+    const std::string* const known = value_at(causes_, exit.pid);
+    if (known != nullptr && !known->empty())
+      exit.cause = *known;
   }
 }
 

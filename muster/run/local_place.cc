@@ -17,6 +17,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/host_identity.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
@@ -64,9 +65,9 @@ void compare_devices(const Rendezvous& rendezvous,
                      const std::string& trouble,
                      milliseconds timeout) {
   const std::vector<RankIdentity> members = exchange(rendezvous, "devices", trouble, timeout);
-  const auto failed = std::ranges::find_if(
-      members, [](const RankIdentity& member) { return !member.device.empty(); });
-  if (failed == members.end())
+  const RankIdentity* const failed =
+      element_where(members, [](const RankIdentity& member) { return !member.device.empty(); });
+  if (failed == nullptr)
     return;
   // The rank that serves the store must not end before all have read why.
   rendezvous.store->add("devices/read", 1);

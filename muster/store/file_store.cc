@@ -20,6 +20,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/store/file_lock.h"
@@ -258,8 +259,7 @@ void FileStore::check_run(const FileRecord& header_record, int living) {
 
 // Members say who they are in their records.
 std::string FileStore::who(int rank) const {
-  const auto found = members_.find(rank);
-  return found == members_.end() ? "an unknown process" : found->second;
+  return find_or(members_, rank, "an unknown process");
 }
 
 // Everything in the file goes, and a header says whose it is now.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/hex.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -26,8 +27,7 @@ std::string quote(std::string_view text) {
 
 // Values may be large, so that none is copied.
 const std::string* Table::find(const std::string& key) const {
-  const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
+  return value_at(values_, key);
 }
 
 // A counter is a text, as all values are.

@@ -28,6 +28,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/poll_one.h"
 #include "muster/base/strings.h"
 #include "muster/store/key_service.h"
@@ -292,10 +293,10 @@ bool TcpServer::Loop::let_in(Id id, Client& client) {
 
 // A client whose bytes make no sense is dropped, and the others go on.
 void TcpServer::Loop::on_event(Id id, uint32_t events) {
-  const auto found = clients_.find(id);
-  if (found == clients_.end())
+  Client* const found = value_at(clients_, id);
+  if (found == nullptr)
     return;  // an earlier event of this wait has dropped it
-  Client& client = found->second;
+  Client& client = *found;
   try {
     if (transfer(client.connection, events))
       return drop(id, "it closed the connection", KeyService::Loss::ended);
@@ -335,12 +336,12 @@ void TcpServer::Loop::advance(Id id, Client& client) {
 // Clients may have gone since they were answered.
 void TcpServer::Loop::deliver(const KeyService::Answers& answers) {
   for (const auto& [id, reply] : answers) {
-    const auto found = clients_.find(id);
-    if (found == clients_.end())
+    Client* const client = value_at(clients_, id);
+    if (client == nullptr)
       continue;
     try {
-      found->second.connection.reply(reply);
-      watch(id, found->second);
+      client->connection.reply(reply);
+      watch(id, *client);
     } catch (const std::exception& error) {
       drop(id, error.what());
     }

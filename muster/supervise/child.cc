@@ -26,6 +26,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/shortage.h"
@@ -267,10 +268,8 @@ SpawnError cannot_become_program(const ChildOptions& options,
 std::string program_of(const ChildOptions& options) {
   if (!options.program.empty())
     return options.program;
-  const auto search = options.environment.find("PATH");
-  if (search == options.environment.end())
-    return find_program(options.argv[0], "/usr/local/bin:/usr/bin:/bin");
-  return find_program(options.argv[0], search->second);
+  return find_program(options.argv[0],
+                      find_or(options.environment, "PATH", "/usr/local/bin:/usr/bin:/bin"));
 }
 
 // nohup is meant for the children too, although they get every other signal's default back.

@@ -2,6 +2,7 @@
 // only one behind its stream's last line, so that no stream's lines change places. Groups leave the
 // front of the queue after a moment; `first_` counts them, so that a group's number stays its own.
 #include "muster/supervise/collapse.h"
+#include "muster/base/lookup.h"
 
 #include "muster/base/strings.h"
 
@@ -38,9 +39,9 @@ void LineCollapser::add(int number,
                         const std::string& prefix,
                         const std::string& line,
                         TimePoint now) {
-  const auto last = last_of_.find(number);
-  const bool waits = last != last_of_.end() && last->second >= first_;
-  size_t at = waits ? last->second - first_ + 1 : 0;
+  const size_t* const last = value_at(last_of_, number);
+  const bool waits = last != nullptr && *last >= first_;
+  size_t at = waits ? *last - first_ + 1 : 0;
   while (at < groups_.size() && groups_[at].line != line)
     ++at;
   if (at == groups_.size())

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 
 namespace muster {
 
@@ -89,11 +90,11 @@ void EventLoop::run_once(std::optional<TimePoint> until) {
     fail_errno("epoll_wait", errno);
   for (const epoll_event& event : std::span(events).first(std::max(count, 0))) {
     const Handle handle = event.data.u64;  // a copy: find() takes a reference, the struct is packed
-    const auto watch = watches_.find(handle);
-    if (watch == watches_.end())
+    const Watch* const watch = value_at(watches_, handle);
+    if (watch == nullptr)
       continue;  // an earlier callback of this wait cancelled it
     // A copy is called, since the callback may cancel itself.
-    const auto ready = watch->second.ready;
+    const auto ready = watch->ready;
     ready();
   }
   call_due_timers();

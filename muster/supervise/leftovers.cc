@@ -10,6 +10,7 @@
 
 #include <utility>
 
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/child_exit.h"
 #include "muster/supervise/descendants.h"
@@ -66,9 +67,9 @@ void LeftoverSweep::ask(const Pids& left) {
 }
 
 void LeftoverSweep::note_end(pid_t pid, int status) {
-  const auto asked = asked_.find(pid);
-  if (asked != asked_.end() && !asked->second.empty() && is_end_of_sigterm(status))
-    ended_.push_back(std::exchange(asked->second, {}));
+  std::string* const asked = value_at(asked_, pid);
+  if (asked != nullptr && !asked->empty() && is_end_of_sigterm(status))
+    ended_.push_back(std::exchange(*asked, {}));
 }
 
 // SIGKILL is sent each time, as it may have come while the process was in the kernel.
