@@ -27,7 +27,7 @@ std::vector<fs::path> paths_in(const fs::path& folder) {
   return paths_in(folder, ignored);
 }
 
-std::vector<int> numbers_in_folder(const fs::path& folder) {
+Ints numbers_in_folder(const fs::path& folder) {
   auto numbers = mapped_some(
       paths_in(folder), [](const fs::path& path) { return parse_count(path.filename().string()); });
   std::ranges::sort(numbers);

@@ -7,6 +7,8 @@
 #include <system_error>
 #include <vector>
 
+#include "muster/base/lists.h"
+
 namespace muster {
 
 // What is in the folder, in no order; nothing when it cannot be read.
@@ -27,7 +29,7 @@ inline std::string file_name(const std::filesystem::path& path) {
 }
 
 // Those of the names there that are numbers, as of processes in /proc, in order.
-std::vector<int> numbers_in_folder(const std::filesystem::path& folder);
+Ints numbers_in_folder(const std::filesystem::path& folder);
 
 // Throws: io, when it has been removed.
 std::string current_folder();

@@ -42,8 +42,8 @@ bool LateRanks::due() {
 }
 
 void LateRanks::tell(const std::string& operation,
-                     const std::vector<int>& came,
-                     const std::vector<int>& late,
+                     const Ints& came,
+                     const Ints& late,
                      const char* advice) const {
   const auto waited = Clock::now() - began_;
   const auto left = std::max<Clock::duration>(limit_ - waited, Clock::duration::zero());

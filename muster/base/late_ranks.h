@@ -3,9 +3,9 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -21,8 +21,8 @@ class LateRanks {
   // "all_reduce #12 on rank 0: waited 20.0s for rank(s) 1, 3; rank(s) 0, 2 have come; …", as a
   // warning. `advice` is what to do about it.
   void tell(const std::string& operation,
-            const std::vector<int>& came,
-            const std::vector<int>& late,
+            const Ints& came,
+            const Ints& late,
             const char* advice = "see what the others do") const;
 
  private:
@@ -41,7 +41,7 @@ void set_warning(void (*warn)(const std::string& text), const char* setting);
 
 // More to say of ranks that do not come, beside who they are: told once a wait. `late` are those
 // that do not come, `came` the others of their group. It must not block.
-using LateDetail = void (*)(const std::vector<int>& late, const std::vector<int>& came);
+using LateDetail = void (*)(const Ints& late, const Ints& came);
 void set_late_detail(LateDetail tell);
 
 }  // namespace muster

@@ -14,7 +14,7 @@ constexpr size_t kMost = 64;
 
 struct LostRanks {
   std::mutex mutex;
-  std::vector<int> ranks;
+  Ints ranks;
 };
 
 LostRanks& noted() {
@@ -26,12 +26,12 @@ LostRanks& noted() {
 
 void note_lost_rank(int rank) {
   const std::lock_guard lock(noted().mutex);
-  std::vector<int>& ranks = noted().ranks;
+  Ints& ranks = noted().ranks;
   if (!contains(ranks, rank) && ranks.size() < kMost)
     ranks.push_back(rank);
 }
 
-std::vector<int> lost_ranks() {
+Ints lost_ranks() {
   const std::lock_guard lock(noted().mutex);
   return noted().ranks;
 }

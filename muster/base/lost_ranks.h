@@ -2,7 +2,7 @@
 // waiting for. Errors name them in words; the error file has their numbers from here.
 #pragma once
 
-#include <vector>
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -10,7 +10,7 @@ namespace muster {
 void note_lost_rank(int rank);
 
 // In the order in which they were found.
-std::vector<int> lost_ranks();
+Ints lost_ranks();
 
 // For a rank's next attempt, whose ranks are others.
 void forget_lost_ranks();

@@ -88,38 +88,38 @@ size_t MeshShape::axis(std::string_view name) const {
 }
 
 // Takes the digits of the rank, from the lowest one up.
-std::vector<int> MeshShape::coordinates(int rank) const {
-  std::vector<int> found(axes.size());
+Ints MeshShape::coordinates(int rank) const {
+  Ints found(axes.size());
   for (size_t i = axes.size(); i-- > 0; rank /= axes[i].size)
     found[i] = rank % axes[i].size;
   return found;
 }
 
 // Puts the digits together again.
-int MeshShape::rank_at(const std::vector<int>& coordinates) const {
+int MeshShape::rank_at(const Ints& coordinates) const {
   int rank = 0;
   for (const size_t i : indices_of(axes))
     rank = rank * axes[i].size + coordinates[i];
   return rank;
 }
 
-std::vector<int> MeshShape::group_of(int rank, const Strings& names) const {
+Ints MeshShape::group_of(int rank, const Strings& names) const {
   const auto free =
       mapped_to<std::set<size_t>>(names, [&](const std::string& name) { return axis(name); });
   // The coordinates along the free axes are set to 0, and all of the group have the rest in common.
   const auto fixed_coordinates = [&](int of_rank) {
-    std::vector<int> fixed = coordinates(of_rank);
+    Ints fixed = coordinates(of_rank);
     for (const size_t axis : free)
       fixed[axis] = 0;
     return fixed;
   };
-  const std::vector<int> mine = fixed_coordinates(rank);
+  const Ints mine = fixed_coordinates(rank);
   return filtered_indices(num_ranks(), [&](int other) { return fixed_coordinates(other) == mine; });
 }
 
 // A group is taken when its first rank comes, so that it is taken once.
-std::vector<std::vector<int>> MeshShape::groups(const Strings& names) const {
-  std::vector<std::vector<int>> all;
+std::vector<Ints> MeshShape::groups(const Strings& names) const {
+  std::vector<Ints> all;
   for (int rank = 0; rank < num_ranks(); ++rank) {
     auto group = group_of(rank, names);
     if (group.front() == rank)

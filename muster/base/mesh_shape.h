@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -26,13 +27,13 @@ struct MeshShape {
   int size(std::string_view name) const { return axes[axis(name)].size; }
 
   // One per axis, in the axes' order.
-  std::vector<int> coordinates(int rank) const;
-  int rank_at(const std::vector<int>& coordinates) const;
+  Ints coordinates(int rank) const;
+  int rank_at(const Ints& coordinates) const;
 
   // The ranks that differ from `rank` only along `names`, in order, including `rank`.
-  std::vector<int> group_of(int rank, const Strings& names) const;
+  Ints group_of(int rank, const Strings& names) const;
   // Each such group once, in the order of their first ranks.
-  std::vector<std::vector<int>> groups(const Strings& names) const;
+  std::vector<Ints> groups(const Strings& names) const;
 
   bool operator==(const MeshShape&) const = default;
 };

@@ -3,9 +3,9 @@
 #include "muster/base/nearest.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -26,10 +26,9 @@ size_t distance_within(std::string_view a, std::string_view b, size_t limit) {
     std::swap(a, b);
   if (b.size() - a.size() > limit)
     return limit + 1;
-  std::vector<size_t> row(a.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  std::vector<size_t> above = row;
-  std::vector<size_t> two_above = row;
+  Indices row = numbers_below(a.size() + 1);
+  Indices above = row;
+  Indices two_above = row;
   for (size_t i = 1; i <= b.size(); ++i) {
     std::swap(two_above, above);
     above = row;

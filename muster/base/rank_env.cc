@@ -213,9 +213,9 @@ struct MemberOfGeneration {
 }  // namespace
 
 // A number stands for one node, or for several: "2(x3)".
-std::optional<std::vector<int>> slurm_counts(const std::string& text) {
+std::optional<Ints> slurm_counts(const std::string& text) {
   constexpr size_t kMostNodes = 100'000;
-  std::vector<int> counts;
+  Ints counts;
   for (const std::string& piece : split(text, ',')) {
     const size_t times = std::min(piece.find("(x"), piece.size());
     const bool is_repeated = times < piece.size() && piece.ends_with(')');

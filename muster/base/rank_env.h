@@ -6,7 +6,8 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -67,7 +68,7 @@ RankEnv with_generation(RankEnv env, const Environment& variables);
 
 // SLURM_STEP_TASKS_PER_NODE and its like, as one number for each node: "2(x3),1" is 2, 2, 2, 1.
 // Nothing for another text, and for more nodes than any cluster has.
-std::optional<std::vector<int>> slurm_counts(const std::string& text);
+std::optional<Ints> slurm_counts(const std::string& text);
 
 // Whether this is a task of srun. A batch script and an interactive shell (salloc's, `srun --pty
 // bash`) have SLURM_PROCID too, and are none.

@@ -2,37 +2,32 @@
 // part. So a message, the launcher's card and the user's mesh speak of the same rank.
 #pragma once
 
-#include <numeric>
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 struct RankNames {
-  std::vector<int> ranks = {};  // one for each rank of the group
-  int size = 0;                 // the job's
-  bool sub_group = false;       // not all of the job's ranks
+  Ints ranks = {};         // one for each rank of the group
+  int size = 0;            // the job's
+  bool sub_group = false;  // not all of the job's ranks
   // These are the ranks of one host, of a group that has ranks on other hosts too.
   bool of_one_host = false;
 
-  static RankNames of_all(int size) {
-    RankNames names{.ranks = std::vector<int>(size), .size = size};
-    std::iota(names.ranks.begin(), names.ranks.end(), 0);
-    return names;
-  }
+  static RankNames of_all(int size) { return {.ranks = numbers_below(size), .size = size}; }
 
   int operator[](int rank) const { return ranks.at(rank); }
 
-  std::vector<int> operator()(std::vector<int> numbers) const {
+  Ints operator()(Ints numbers) const {
     for (int& rank : numbers)
       rank = (*this)[rank];
     return numbers;
   }
 
   // The names of the group whose ranks are these.
-  RankNames part(const std::vector<int>& members) const {
+  RankNames part(const Ints& members) const {
     return {.ranks = (*this)(members),
             .size = size,
             .sub_group = sub_group,

@@ -31,6 +31,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/file_age.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -138,8 +139,8 @@ bool is_in(const RankRange& ranks, int rank) {
   return number >= ranks.first && number < ranks.first + ranks.count;
 }
 
-std::vector<int> numbers_in(const RankRange& ranks) {
-  std::vector<int> numbers(ranks.count);
+Ints numbers_in(const RankRange& ranks) {
+  Ints numbers(ranks.count);
   std::iota(numbers.begin(), numbers.end(), static_cast<int>(ranks.first));
   return numbers;
 }

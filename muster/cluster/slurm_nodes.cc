@@ -148,7 +148,7 @@ Strings parse_slurm_nodes(const std::string& text) {
   return names;
 }
 
-std::vector<int> parse_slurm_counts(const std::string& text) {
+Ints parse_slurm_counts(const std::string& text) {
   if (auto counts = slurm_counts(text))
     return *std::move(counts);
   refuse(kNodeCpus, "counts as in 2(x3),1", text);
@@ -160,7 +160,7 @@ namespace {
 void add_nodes_of(const std::string& suffix, int het_group, std::vector<SlurmNode>& nodes) {
   const std::string here = get_env("SLURMD_NODENAME").value_or("");
   const auto told = get_env((kNodeCpus + suffix).c_str());
-  const auto counts = told ? parse_slurm_counts(*told) : std::vector<int>();
+  const auto counts = told ? parse_slurm_counts(*told) : Ints();
   const auto names = parse_slurm_nodes(get_env((kNodeList + suffix).c_str()).value_or(""));
   for (const size_t i : indices_of(names)) {
     if (contains(nodes, names[i], &SlurmNode::name)) {

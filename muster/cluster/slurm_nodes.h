@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 
@@ -27,7 +28,7 @@ std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment();
 Strings parse_slurm_nodes(const std::string& text);
 
 // SLURM_JOB_CPUS_PER_NODE's value: "2(x3),1" is 2, 2, 2, 1. Throws: invalid_argument.
-std::vector<int> parse_slurm_counts(const std::string& text);
+Ints parse_slurm_counts(const std::string& text);
 
 // The command by which srun starts one process on the node, beside whatever runs there. It ends
 // with the words of `program`.

@@ -15,6 +15,7 @@
 #include "muster/base/fnv.h"
 #include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -86,7 +87,7 @@ Strings all_lines(Store& store, const StoredPlan& stored) {
   Strings lines;
   for (int64_t bucket = 0; bucket <= stored.buckets;) {
     Strings keys;
-    std::vector<size_t> ends;
+    Indices ends;
     for (; bucket <= stored.buckets && keys.size() < kKeysAtATime; ++bucket) {
       append_all(keys, keys_of_bucket(stored, bucket));
       ends.push_back(keys.size());

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ranges>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
@@ -63,7 +64,7 @@ std::vector<const RankExit*> pointers_to(const Exits& exits, Predicate is_wanted
 }
 
 // The ranks that had no chance to tell a failure of their own.
-std::vector<int> ended_by_muster(const RankExits& exits) {
+Ints ended_by_muster(const RankExits& exits) {
   return mapped(exits | std::views::filter([&](const RankExit& exit) {
                   return exit.started && exit.sent_signal != 0;
                 }),
@@ -72,7 +73,7 @@ std::vector<int> ended_by_muster(const RankExits& exits) {
 
 // The doubt about a first failure that is but the loss of another rank.
 std::string unknown_cause(const RankExits& exits, const RankExit& first) {
-  const std::vector<int> ended = ended_by_muster(exits);
+  const Ints ended = ended_by_muster(exits);
   const std::string lost =
       first.facts.lost_ranks.empty() ? "another rank" : rank_list(first.facts.lost_ranks);
   if (ended.empty())
@@ -86,7 +87,7 @@ std::string unknown_cause(const RankExits& exits, const RankExit& first) {
 
 }  // namespace
 
-std::string rank_list(const std::vector<int>& ranks) {
+std::string rank_list(const Ints& ranks) {
   return cat(word_for(ranks.size(), "rank ", "ranks "), join(ranks, ", "));
 }
 
@@ -184,7 +185,7 @@ std::string doubt_about(const RankExits& exits, const RankExit& first) {
   if (cause.index != 0 || cause.others.empty())
     return "";
   const auto others = mapped(cause.others, [&](const size_t i) { return failures[i]->rank; });
-  const std::vector<int> ended = ended_by_muster(exits);
+  const Ints ended = ended_by_muster(exits);
   std::string doubt =
       cat("not certain: ", rank_list(others), " ended alike in the same moment, and said no more");
   if (!ended.empty())

@@ -2,15 +2,15 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/supervise/cause.h"
 
 namespace muster {
 
 // "rank 3" or "ranks 0, 2".
-std::string rank_list(const std::vector<int>& ranks);
+std::string rank_list(const Ints& ranks);
 
 // The class of what the rank has told of why it failed, by facts, its message and its last lines.
 Account account_of(const RankExit& exit);

@@ -11,6 +11,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/mesh_shape.h"
@@ -112,7 +113,7 @@ void check_times(const LaunchOptions& options) {
 }
 
 // No process can handle SIGKILL and SIGSTOP.
-void check_signals(const std::vector<int>& signals) {
+void check_signals(const Ints& signals) {
   for (const int number : signals) {
     if (number < 1 || number > SIGSYS || number == SIGKILL || number == SIGSTOP)
       throw bad_flag("--signals-to-handle",

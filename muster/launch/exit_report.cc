@@ -16,6 +16,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -96,7 +97,7 @@ std::string end_beside(const RankExit& exit, const RankExit* told) {
 
 // "rank 0, 2, 3: ended by muster (SIGTERM)": ranks whose ends read the same share a line.
 std::string consequences(const RankExits& exits, const RankExit* first, const RankExit* told) {
-  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  std::vector<std::pair<std::string, Ints>> groups;
   for (const RankExit& exit : ends_beside(exits, first)) {
     const std::string end = end_beside(exit, told);
     if (groups.empty() || groups.back().first != end)
@@ -191,7 +192,7 @@ std::string who_left(const RankExit& first, const FailureContext& context) {
   if (context.divergences.empty())
     return "";
   const Divergence& earliest = context.divergences.front();
-  if (earliest.ranks == std::vector<int>{first.rank})
+  if (earliest.ranks == Ints{first.rank})
     return "";
   return cat("  apart     ", earliest.text(), "\n");
 }

@@ -252,8 +252,8 @@ void JobSetup::use_place(int host_index,
   facts_.store = store;
 }
 
-std::vector<int> JobSetup::inherited_fds() const {
-  std::vector<int> fds = lease_fds(leases_);
+Ints JobSetup::inherited_fds() const {
+  Ints fds = lease_fds(leases_);
   if (rendezvous_.secret_fd() >= 0)
     fds.push_back(rendezvous_.secret_fd());
   return fds;

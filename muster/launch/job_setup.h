@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/folder_lock.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/rank_rendezvous.h"
@@ -74,7 +75,7 @@ class JobSetup {
   std::shared_ptr<Store> open_store() const { return rendezvous_.open(); }
 
   // Descriptors that every rank inherits.
-  std::vector<int> inherited_fds() const;
+  Ints inherited_fds() const;
 
   // Removes this launcher's part of a plan, which nobody needs when its ranks have ended.
   void remove_part() const;

@@ -8,11 +8,11 @@
 #include <ctime>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -29,8 +29,8 @@ namespace muster {
 namespace {
 
 // The local ranks that a text such as "0:1,5:3" names. "3" names none.
-std::vector<int> ranks_with_streams(const std::string& text) {
-  std::vector<int> ranks;
+Ints ranks_with_streams(const std::string& text) {
+  Ints ranks;
   if (!contains(text, ':'))
     return ranks;
   for (const std::string& piece : split(text, ','))

@@ -13,6 +13,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
+#include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/launch/rank_exit.h"
@@ -57,13 +58,13 @@ struct LaunchOptions {
   milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
   // Longest SIGSTOP of a rank; nothing: only report.
   std::optional<milliseconds> stopped_timeout = {};
-  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
-  std::string run_dir = {};                                            // empty: runs/<id>
+  Ints stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
+  std::string run_dir = {};                                // empty: runs/<id>
   std::string log_dir = {};  // empty: <run_dir>/logs, else <log_dir>/<id>
   // Both in torchrun's form: 0..3 (1 stdout, 2 stderr), or "0:1,1:2" by local rank.
   std::string redirects = "0";
   std::string tee = "0";
-  std::vector<int> local_ranks_filter = {};  // show only these ranks on the console; empty: all
+  Ints local_ranks_filter = {};  // show only these ranks on the console; empty: all
   bool collapse = true;  // on a terminal: "[0-7] message ×8" for a line that several ranks print
   // May use ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ", or no prefix for a
   // job of one rank.

@@ -129,7 +129,7 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
   return wishes;
 }
 
-std::vector<int> lease_fds(const std::vector<Lease>& leases) {
+Ints lease_fds(const std::vector<Lease>& leases) {
   return mapped(leases, &Lease::fd);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/plan.h"
@@ -22,7 +23,7 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index = 0);
 // The descriptors of the job's leases, which ranks inherit, and as the value of MUSTER_LEASE_FD.
 // One a GPU, in order of UUID, joined by commas; empty when there are none. Every rank inherits all
 // of them, so that a job keeps all its GPUs until its last process has ended.
-std::vector<int> lease_fds(const std::vector<Lease>& leases);
+Ints lease_fds(const std::vector<Lease>& leases);
 std::string lease_variable(const std::vector<Lease>& leases);
 
 // Why each GPU is busy: "held by job 4f2a (train, pid 4711) since 12m".

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
@@ -105,7 +106,7 @@ class EarlyEnd : NoCopy {
              " on");
   }
 
-  std::string ranks_in(const std::vector<int>& slots) const {
+  std::string ranks_in(const Ints& slots) const {
     const auto ranks = mapped(slots, [&](const int slot) { return starts_.rank_in(slot); });
     return rank_list(ranks);
   }
@@ -113,8 +114,8 @@ class EarlyEnd : NoCopy {
   ProcessSet& processes_;
   const RankStarts& starts_;
   milliseconds delay_;
-  std::vector<int> running_;  // slots
-  std::vector<int> ended_;
+  Ints running_;  // slots
+  Ints ended_;
   bool failed_ = false;
   EventLoop::Handle timer_ = 0;
 };
@@ -223,7 +224,7 @@ class LocalRanks {
  public:
   LocalRanks(ProcessSet& processes,
              const RankSpecs& specs,
-             const std::vector<int>& inherit_fds,
+             const Ints& inherit_fds,
              const GroupRules& rules)
       : processes_(processes),
         specs_(specs),
@@ -419,7 +420,7 @@ class LocalRanks {
 
 GroupResult run_local_ranks(ProcessSet& processes,
                             const RankSpecs& specs,
-                            const std::vector<int>& inherit_fds,
+                            const Ints& inherit_fds,
                             const GroupRules& rules) {
   processes.post_sentinel(marks_of(specs));
   return LocalRanks(processes, specs, inherit_fds, rules).run();

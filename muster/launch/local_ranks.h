@@ -5,10 +5,10 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/failure_policy.h"
+#include "muster/base/lists.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_spec.h"
 #include "muster/supervise/process_set.h"
@@ -49,7 +49,7 @@ struct GroupRules {
 // it are ended.
 GroupResult run_local_ranks(ProcessSet& processes,
                             const RankSpecs& specs,
-                            const std::vector<int>& inherit_fds,
+                            const Ints& inherit_fds,
                             const GroupRules& rules);
 
 }  // namespace muster

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/cause.h"
 
@@ -14,11 +15,11 @@ namespace muster {
 
 // Facts that a rank of muster::run has told of its failure, beside words.
 struct ErrorFacts {
-  std::string code{};             // "peer_failed", of a muster::Error
-  std::vector<int> lost_ranks{};  // of the job, where it failed of their loss and knows them
-  std::string signal{};           // that its handler told of, "SIGSEGV"
-  Strings said{};                 // by that handler, on standard error too: a line, then its stack
-  bool left_early = false;        // its function returned while others made another call
+  std::string code{};       // "peer_failed", of a muster::Error
+  Ints lost_ranks{};        // of the job, where it failed of their loss and knows them
+  std::string signal{};     // that its handler told of, "SIGSEGV"
+  Strings said{};           // by that handler, on standard error too: a line, then its stack
+  bool left_early = false;  // its function returned while others made another call
   Account account = Account::none;  // as it was found in its words, which need not be here any more
 };
 

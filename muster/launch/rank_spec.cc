@@ -36,7 +36,7 @@ std::string value_or(const Environment& environment, const char* name, const cha
 }
 
 // "SIGTERM,SIGINT", as torchrun spells it.
-std::string signal_list(const std::vector<int>& signals) {
+std::string signal_list(const Ints& signals) {
   return join(mapped(signals, signal_name), ",");
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/launch/launch.h"
@@ -58,7 +59,7 @@ struct RankSpec {
   std::string prefix;     // of its lines on the console
   bool collapse = false;  // lines that several ranks say become one, on a terminal
   std::string error_file;
-  std::vector<int> cpus{};  // to keep it on; empty: not bound
+  Ints cpus{};  // to keep it on; empty: not bound
 };
 
 using RankSpecs = std::vector<RankSpec>;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_spec.h"
 #include "muster/supervise/feed.h"
@@ -20,7 +21,7 @@ namespace muster {
 
 class RankStarts {
  public:
-  RankStarts(ProcessSet& processes, Output& output, std::vector<int> inherit_fds)
+  RankStarts(ProcessSet& processes, Output& output, Ints inherit_fds)
       : processes_(processes), output_(output), inherit_fds_(std::move(inherit_fds)) {}
 
   // To be called before these ranks start: makes the folder of their logs, and removes what an
@@ -71,7 +72,7 @@ class RankStarts {
   ProcessSet& processes_;
   Output& output_;
   std::optional<Feed> input_;  // where it is carried to rank 0
-  std::vector<int> inherit_fds_;
+  Ints inherit_fds_;
   Fd log_folder_;
   std::vector<Started> started_;
 };

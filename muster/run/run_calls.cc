@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
-#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
@@ -22,7 +22,7 @@ namespace {
 // The exit codes of this process's calls so far.
 struct CallsMade {
   std::mutex mutex;
-  std::vector<int> codes;
+  Ints codes;
   bool came_to_ours = false;
 };
 
@@ -33,13 +33,13 @@ CallsMade& calls_made() {
 
 // Returns the exit codes of the calls before the one that has started this process; nothing if none
 // of the parent's has.
-std::optional<std::vector<int>> codes_before_ours() {
+std::optional<Ints> codes_before_ours() {
   const std::string text = get_env(kRunCallsVariable).value_or("");
   const size_t colon = text.find(':');
   const auto parent = parse_int(text.substr(0, colon));
   if (!parent || *parent != ::getppid() || colon == npos)
     return std::nullopt;
-  std::vector<int> codes;
+  Ints codes;
   if (colon + 1 == text.size())
     return codes;
   for (const std::string& piece : split(text.substr(colon + 1), ',')) {

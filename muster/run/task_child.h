@@ -9,9 +9,9 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/placement/plan.h"
@@ -66,8 +66,8 @@ struct TaskChild {
   Strings argv = {};     // of the program, with its own name first
   TaskOrder order = {};  // without the descriptors
   VisibilityVariables variables = {};
-  std::vector<int> leases = {};  // descriptors of the leases on its GPUs
-  int num_threads = 1;           // OMP_NUM_THREADS, unless that is set
+  Ints leases = {};     // descriptors of the leases on its GPUs
+  int num_threads = 1;  // OMP_NUM_THREADS, unless that is set
 };
 
 // Starts the child, waits for it, and returns the bytes of its result. The child dies with the

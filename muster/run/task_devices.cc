@@ -184,7 +184,7 @@ TaskPlaces TaskDevices::on_gpus(const detail::TaskEntry& task,
 
 // The ranks of a plan all see the same GPUs, and each takes its own by its ordinal. CUDA shows a
 // process at most one MIG instance, so with these each rank sees its own alone.
-Plan TaskDevices::plan_of(const std::string& task, const std::vector<size_t>& devices) const {
+Plan TaskDevices::plan_of(const std::string& task, const Indices& devices) const {
   Plan plan{.policy = "task", .simulated = simulated_};
   int next = 0;
   for (const size_t index : devices) {

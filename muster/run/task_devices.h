@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/plan.h"
@@ -26,8 +27,8 @@ struct TaskDevice {
 };
 
 struct TaskPlaces {
-  std::vector<size_t> devices = {};  // any of these; the first is preferred
-  size_t count = 1;                  // needed at the same time, one per rank of a group
+  Indices devices = {};  // any of these; the first is preferred
+  size_t count = 1;      // needed at the same time, one per rank of a group
   // Why these are CPU slots although no "cpu" was asked for; empty: as asked.
   std::string instead = {};
 };
@@ -45,7 +46,7 @@ class TaskDevices {
   TaskPlaces places_of(const detail::TaskEntry& task) const;
 
   // The plan of a task whose ranks have these devices, in this order.
-  Plan plan_of(const std::string& task, const std::vector<size_t>& devices) const;
+  Plan plan_of(const std::string& task, const Indices& devices) const;
 
  private:
   // Returns the GPUs that the task names. If they are none, or too few for its ranks, returns none,

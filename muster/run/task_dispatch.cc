@@ -80,7 +80,7 @@ void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
       continue;
     if (stop_.flag()->load() != 0)
       return;
-    const Devices devices = free_devices(task, kept);
+    const Indices devices = free_devices(task, kept);
     if (devices.size() < plan_.places[task].count) {
       kept.insert(devices.begin(), devices.end());
       continue;
@@ -101,21 +101,21 @@ void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
 
 // Returns as many devices as the task needs, those with the fewest tasks, in the order in which it
 // may have them. Returns fewer if no more are free.
-TaskDispatch::Devices TaskDispatch::free_devices(size_t task, const std::set<size_t>& kept) const {
+Indices TaskDispatch::free_devices(size_t task, const std::set<size_t>& kept) const {
   const TaskPlaces& places = plan_.places[task];
-  Devices free = places.devices;
+  Indices free = places.devices;
   std::erase_if(free, [&](size_t device) {
     return load_[device] >= options_.per_device || kept.contains(device);
   });
   std::ranges::stable_sort(free, {}, [&](size_t device) { return load_[device]; });
   free.resize(std::min(free.size(), places.count));
-  Devices ordered = places.devices;
+  Indices ordered = places.devices;
   std::erase_if(ordered, [&](size_t device) { return !contains(free, device); });
   return ordered;
 }
 
 // Runs in the task's own thread.
-void TaskDispatch::run_task(size_t task, const Devices& devices) {
+void TaskDispatch::run_task(size_t task, const Indices& devices) {
   {
     const std::lock_guard started(mutex_);  // start_what_fits() has noted the task
   }
@@ -141,7 +141,7 @@ void TaskDispatch::run_task(size_t task, const Devices& devices) {
   ended_.notify_one();
 }
 
-void TaskDispatch::call_task(size_t task, const Devices& devices) {
+void TaskDispatch::call_task(size_t task, const Indices& devices) {
   const detail::TaskEntry& entry = tasks_[task];
   const Plan plan = plan_.devices.plan_of(entry.name, devices);
   if (entry.mode == TaskMode::thread)
@@ -171,7 +171,7 @@ void TaskDispatch::call_in_thread(size_t task,
 }
 
 // The child inherits the leases on its GPUs, so that they last as long as it does.
-TaskChild TaskDispatch::child_for(size_t task, const Devices& devices) const {
+TaskChild TaskDispatch::child_for(size_t task, const Indices& devices) const {
   const TaskDevice& first = devices_[devices[0]];
   TaskChild child{.argv = argv_, .num_threads = num_threads_};
   child.order.name = tasks_[task].name;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/run/task_child.h"
 #include "muster/run/task_plan.h"
@@ -28,13 +29,12 @@ class TaskDispatch {
   void run(const TaskSetOptions& options, const Strings& argv);
 
  private:
-  using Devices = std::vector<size_t>;
   void start_what_fits(std::vector<std::jthread>& threads);
-  Devices free_devices(size_t task, const std::set<size_t>& kept) const;
-  void run_task(size_t task, const Devices& devices);
-  void call_task(size_t task, const Devices& devices);
+  Indices free_devices(size_t task, const std::set<size_t>& kept) const;
+  void run_task(size_t task, const Indices& devices);
+  void call_task(size_t task, const Indices& devices);
   void call_in_thread(size_t task, const TaskDevice& place, const RankPlan& assignment);
-  TaskChild child_for(size_t task, const Devices& devices) const;
+  TaskChild child_for(size_t task, const Indices& devices) const;
   int threads_of_each() const;
 
   const std::vector<detail::TaskEntry>& tasks_;
@@ -48,7 +48,7 @@ class TaskDispatch {
 
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::vector<int> load_;  // tasks on each device
+  Ints load_;  // tasks on each device
   size_t running_ = 0;
 };
 

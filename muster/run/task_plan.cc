@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/env.h"
+#include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
 #include "muster/launch/given_gpus.h"
 #include "muster/launch/job_setup.h"
@@ -40,11 +41,11 @@ TaskPlan place_tasks(const std::vector<detail::TaskEntry>& tasks,
 
 // Returns the devices that the tasks would have if all ran at once, which is the most that they can
 // use. The list is sorted.
-std::vector<size_t> devices_in_use(const TaskPlan& plan) {
-  std::vector<int> load(plan.devices.all().size(), 0);
+Indices devices_in_use(const TaskPlan& plan) {
+  Ints load(plan.devices.all().size(), 0);
   std::set<size_t> used;
   for (const TaskPlaces& places : plan.places) {
-    std::vector<size_t> devices = places.devices;
+    Indices devices = places.devices;
     std::ranges::stable_sort(devices, {}, [&](size_t device) { return load[device]; });
     devices.resize(std::min(places.count, devices.size()));
     for (const size_t device : devices)
@@ -55,7 +56,7 @@ std::vector<size_t> devices_in_use(const TaskPlan& plan) {
 }
 
 // Takes the GPUs without a lease, those that are not among `used`, from the tasks' places.
-void leave_out_others(TaskPlan& plan, const std::vector<size_t>& used) {
+void leave_out_others(TaskPlan& plan, const Indices& used) {
   const auto has_no_lease = [&](size_t device) {
     const bool is_gpu = !plan.devices.all()[device].uuid.empty();
     return is_gpu && !std::ranges::binary_search(used, device);

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "muster/base/lists.h"
+
 namespace muster {
 
 // A process that failed may have told why.
@@ -29,7 +31,7 @@ struct End {
 struct Cause {
   size_t index = 0;
   // These may as well be the cause: nothing but the order of death tells them apart.
-  std::vector<size_t> others = {};
+  Indices others = {};
   bool is_known = true;  // false: all failed of the loss of another
 };
 

@@ -141,7 +141,7 @@ bool place_standard_streams(const ChildPlan& plan) {
 // A set of CPUs as the kernel takes it. It has room for any number, where cpu_set_t ends at 1024.
 class CpuMask {
  public:
-  explicit CpuMask(const std::vector<int>& cpus) {
+  explicit CpuMask(const Ints& cpus) {
     if (cpus.empty())
       return;
     const size_t num_cpus = *std::ranges::max_element(cpus) + size_t{1};

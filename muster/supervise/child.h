@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -27,8 +28,8 @@ struct ChildOptions {
   int stdin_fd = -1;                                 // -1: /dev/null; 0: inherited
   int stdout_fd = 1;                                 // duplicated onto the child's 1
   int stderr_fd = 2;                                 // duplicated onto the child's 2
-  std::vector<int> inherit_fds{};      // kept open in the child, under the same numbers
-  std::vector<int> cpus{};             // the only ones it may run on; empty: the parent's
+  Ints inherit_fds{};                  // kept open in the child, under the same numbers
+  Ints cpus{};                         // the only ones it may run on; empty: the parent's
   std::optional<rlimit> open_files{};  // RLIMIT_NOFILE; nothing: the parent's
 };
 

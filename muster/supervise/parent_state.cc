@@ -28,11 +28,11 @@ struct sigaction action_of(void (*handler)(int)) {
 
 }  // namespace
 
-std::vector<int> caught_signals(std::vector<int>& stops, const std::vector<int>& passed) {
+Ints caught_signals(Ints& stops, const Ints& passed) {
   struct sigaction action = {};
   if (::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN)
     std::erase(stops, SIGHUP);
-  std::vector<int> signals = stops;
+  Ints signals = stops;
   signals.insert(signals.end(), passed.begin(), passed.end());
   return signals;
 }

@@ -7,8 +7,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include <vector>
-
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/supervise/descendants.h"
 
@@ -37,6 +36,6 @@ class ParentState : NoCopy {
 
 // What a guard of children catches: the signals that stop it and those that it passes on. SIGHUP is
 // taken out of `stops` if this process ignores it, as nohup has it.
-std::vector<int> caught_signals(std::vector<int>& stops, const std::vector<int>& passed);
+Ints caught_signals(Ints& stops, const Ints& passed);
 
 }  // namespace muster

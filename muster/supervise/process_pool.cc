@@ -31,7 +31,7 @@ ProcessId process_id_of(pid_t pid) {
 // The files of a child that tell it from others: this process's own outputs tell nothing.
 std::set<FileId> outputs_of(const ChildOptions& options) {
   std::set<FileId> outputs;
-  std::vector<int> given = options.inherit_fds;
+  Ints given = options.inherit_fds;
   given.insert(given.end(), {options.stdout_fd, options.stderr_fd});
   for (const int fd : given) {
     if (const auto file = file_of(fd))
@@ -289,7 +289,7 @@ std::vector<PoolExit> ProcessPool::settle(TimePoint now) {
   const Pids left = left_behind();
   std::erase_if(given_up_, [](pid_t pid) { return process_start_ticks(pid) == 0; });
   const Suspects suspects = suspects_of(left);
-  std::vector<int> still;
+  Ints still;
   for (const int id : ended_) {
     Member& member = *members_[id];
     if (!sweep(member, suspects, now)) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/child.h"
@@ -34,9 +35,9 @@ namespace muster {
 
 struct ProcessPoolOptions {
   // Signals to this process that take_signal returns. SIGHUP is ignored if it was ignored at entry.
-  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  Ints stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   // Signals that are only passed on to the children.
-  std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
+  Ints pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
   std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
   std::string child_variable = {};  // the variable whose value is a child's name
   std::function<void(int signal)> on_pass = {};  // called before one of pass_signals is passed on
@@ -145,15 +146,15 @@ class ProcessPool : NoCopy {
   ProcessPoolOptions options_;
   EventLoop loop_;
   std::optional<SignalPipe> signals_;
-  std::vector<int> stops_;
+  Ints stops_;
   Requests requests_;
   std::optional<ParentState> parent_;
   std::unique_ptr<Sentinel> sentinel_;
   ChildList children_;
   std::unordered_map<int, std::unique_ptr<Member>> members_;
-  std::set<int> ending_;    // asked to end and not dead yet
-  std::vector<int> ended_;  // dead, in order; perhaps with leftovers
-  Pids given_up_;           // survivors, which have been told
+  std::set<int> ending_;  // asked to end and not dead yet
+  Ints ended_;            // dead, in order; perhaps with leftovers
+  Pids given_up_;         // survivors, which have been told
 };
 
 }  // namespace muster

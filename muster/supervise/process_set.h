@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/cause.h"
@@ -35,9 +36,9 @@ namespace muster {
 struct ProcessSetOptions {
   // Signals to this process that stop the set. SIGHUP is ignored if it was ignored at entry
   // (nohup).
-  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  Ints stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   // Signals that are only passed on to the main processes.
-  std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
+  Ints pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
   // Why SIGTSTP (Ctrl-Z) cannot stop this process; logged when SIGTSTP arrives. Empty: SIGTSTP
   // stops this process and its children.
   std::string goes_on_because = {};

@@ -41,8 +41,7 @@ void on_signal(int signal) {
 
 }  // namespace
 
-SignalPipe::SignalPipe(const std::vector<int>& signals, const std::vector<int>& stops)
-    : pipe_(open_pipe(O_NONBLOCK)) {
+SignalPipe::SignalPipe(const Ints& signals, const Ints& stops) : pipe_(open_pipe(O_NONBLOCK)) {
   handlers_pipe = pipe_.write_end.get();
   for (const int signal : stops)
     handlers_stops |= bit_of(signal);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 
 namespace muster {
@@ -18,7 +19,7 @@ class SignalPipe : NoCopy {
  public:
   // Catches `signals` from now on, whichever thread they come to. `stops`: those among them that
   // ask this process to stop. Throws: io.
-  SignalPipe(const std::vector<int>& signals, const std::vector<int>& stops);
+  SignalPipe(const Ints& signals, const Ints& stops);
   ~SignalPipe();  // what was done about them before is done again
 
   // Readable when a signal has come.
