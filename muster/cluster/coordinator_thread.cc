@@ -72,7 +72,7 @@ class Deposed : public Error {
 
 }  // namespace
 
-CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store,
+CoordinatorThread::CoordinatorThread(SharedStore store,
                                      CoordinatorRules rules,
                                      Coordinator::Planner planner,
                                      CoordinatorThreadOptions options)

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -37,7 +36,7 @@ struct CoordinatorThreadOptions {
 
 class CoordinatorThread : NoCopy {
  public:
-  CoordinatorThread(std::shared_ptr<Store> store,
+  CoordinatorThread(SharedStore store,
                     CoordinatorRules rules,
                     Coordinator::Planner planner,
                     CoordinatorThreadOptions options = {});
@@ -78,7 +77,7 @@ class CoordinatorThread : NoCopy {
     TimePoint since;
   };
 
-  std::shared_ptr<Store> store_;
+  SharedStore store_;
   CoordinatorThreadOptions options_;
   Coordinator coordinator_;
   int64_t next_order_ = 1;

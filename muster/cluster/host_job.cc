@@ -45,7 +45,7 @@ RoundHosts hosts_of(const WholeRound& whole) {
 // The first host has the whole plan. Another reads it where somebody asks there about all of the
 // job, who then finds plan.json there, too: in a folder that the first host does not write to.
 std::function<RoundHosts()> asking_for_all(const Order& order,
-                                           const std::shared_ptr<Store>& store,
+                                           const SharedStore& store,
                                            const std::string& work_dir,
                                            const std::shared_ptr<PlanFile>& plan_file) {
   if (order.whole)

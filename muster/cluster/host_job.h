@@ -29,7 +29,7 @@ namespace muster {
 struct HostInJob {
   std::string id = {};  // of the agent
   Host host = {};
-  std::shared_ptr<Store> store = {};  // of the agents
+  SharedStore store = {};  // of the agents
   RankSampler sampler = {};
 };
 

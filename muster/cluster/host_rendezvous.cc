@@ -136,11 +136,11 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options,
 // slow machine makes it wait. `port_here`: of this host, and somebody else's; 0: none.
 // Throws: unavailable when nobody serves in time; invalid_argument for another secret;
 // failed_precondition for another job.
-std::shared_ptr<Store> connect(const ClusterOptions& options,
-                               const Endpoint& endpoint,
-                               const Secret& secret,
-                               bool is_served_here,
-                               int port_here = 0) {
+SharedStore connect(const ClusterOptions& options,
+                    const Endpoint& endpoint,
+                    const Secret& secret,
+                    bool is_served_here,
+                    int port_here = 0) {
   const Silence silence = options.silence;
   const milliseconds answer = is_served_here ? silence.limit() : silence.answer();
   const Deadline deadline(options.join_timeout);
@@ -257,7 +257,7 @@ std::string address_towards_any(const Strings& endpoints) {
 }
 
 // Connects as soon as a server answers. Throws: unavailable when none does in time.
-std::shared_ptr<Store> etcd_store(const EtcdStoreOptions& etcd, const ClusterOptions& options) {
+SharedStore etcd_store(const EtcdStoreOptions& etcd, const ClusterOptions& options) {
   try {
     return retry_while_unavailable(
         Deadline(options.join_timeout),

@@ -33,7 +33,7 @@ void check_local_address(const std::string& local_address);
 struct HostRendezvous {
   std::unique_ptr<TcpServer> server = {};     // when this host serves
   std::unique_ptr<RendezvousFile> file = {};  // and leaves word where
-  std::shared_ptr<Store> store = {};          // this host's connection
+  SharedStore store = {};                     // this host's connection
   std::string address = {};                   // where other hosts reach this one
   Secret secret = {};
   std::string holder = {};  // who serves where this host would have: "process 4711 (muster)"

@@ -167,7 +167,7 @@ bool without_error(const Tell& tell) {
 
 // The threads share this, and each holds it as long as it lives.
 struct HostTelemetry::State : std::enable_shared_from_this<State> {
-  State(std::shared_ptr<Store> at, HostTelemetryOptions with)
+  State(SharedStore at, HostTelemetryOptions with)
       : store(std::move(at)), options(std::move(with)) {}
 
   void start(void (State::*run)());
@@ -188,7 +188,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   void answer_to(std::string request);
   void describe(const LateRequest& request);
 
-  const std::shared_ptr<Store> store;
+  const SharedStore store;
   const HostTelemetryOptions options;
   const std::string id = make_uuid();  // of this one's requests: their numbers begin anew with each
 
@@ -213,7 +213,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   int threads = 0;
 };
 
-HostTelemetry::HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions options)
+HostTelemetry::HostTelemetry(SharedStore store, HostTelemetryOptions options)
     : state_(std::make_shared<State>(std::move(store), std::move(options))) {
   state_->start(&State::watch);
   state_->start(&State::answer);

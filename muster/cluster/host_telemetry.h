@@ -49,7 +49,7 @@ struct HostTelemetryOptions {
 
 class HostTelemetry : NoCopy {
  public:
-  HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions options);
+  HostTelemetry(SharedStore store, HostTelemetryOptions options);
   ~HostTelemetry();  // removes what is of use while ranks run; its threads end soon, and are not
                      // waited for
 

@@ -29,7 +29,7 @@ constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list of hosts is lo
 
 }  // namespace
 
-std::vector<HostSpec> discover_hosts(const std::string& command, milliseconds patience) {
+HostSpecs discover_hosts(const std::string& command, milliseconds patience) {
   const std::string answer = output_of_command(command, "--host-discovery", {}, patience);
   return parse_hostfile(answer, cat("what '", command, "' printed"));
 }

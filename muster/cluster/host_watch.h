@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
@@ -17,12 +16,11 @@ namespace muster {
 
 // The hosts that the command lists now. Blocking: until it has ended, or the patience has; then it
 // is killed. Throws: io when it fails; timeout; as parse_hostfile.
-std::vector<HostSpec> discover_hosts(const std::string& command,
-                                     milliseconds patience = kAnswerOfCommand);
+HostSpecs discover_hosts(const std::string& command, milliseconds patience = kAnswerOfCommand);
 
 class HostWatch : NoCopy {
  public:
-  using OnHosts = std::function<void(const std::vector<HostSpec>&)>;
+  using OnHosts = std::function<void(const HostSpecs&)>;
 
   // Asks in a child of `processes` with this id, from the next answer on. An answer that is none is
   // said, and asked for again.

@@ -155,7 +155,7 @@ HostSpec parse_line(std::string_view line, const Refuse& refuse) {
 }  // namespace
 
 // Each host may stand there once: a list is written by hand, and short.
-std::vector<HostSpec> parse_host_list(const std::string& text, const std::string& flag) {
+HostSpecs parse_host_list(const std::string& text, const std::string& flag) {
   const Refuse refuse([&](const std::string& got, const std::string& rule) {
     return cat(flag,
                ": expected ",
@@ -166,7 +166,7 @@ std::vector<HostSpec> parse_host_list(const std::string& text, const std::string
                shown_text(text),
                "'");
   });
-  std::vector<HostSpec> hosts;
+  HostSpecs hosts;
   std::unordered_set<std::string> names;
   for (const std::string& piece : split(text, ',')) {
     hosts.push_back(parse_host_spec(trim(piece), refuse));
@@ -179,8 +179,8 @@ std::vector<HostSpec> parse_host_list(const std::string& text, const std::string
 }
 
 // Comments begin with '#'. The hosts keep the order of their first lines.
-std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string& path) {
-  std::vector<HostSpec> hosts;
+HostSpecs parse_hostfile(const std::string& text, const std::string& path) {
+  HostSpecs hosts;
   std::unordered_map<std::string, size_t> places;  // in hosts, by name
   int line_number = 0;
   const Refuse refuse([&](const std::string& got, const std::string& rule) {
@@ -214,7 +214,7 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
   return hosts;
 }
 
-std::vector<HostSpec> read_hostfile(const std::string& path) {
+HostSpecs read_hostfile(const std::string& path) {
   return parse_hostfile(read_small_file(path), path);
 }
 

@@ -12,14 +12,15 @@ struct HostSpec {
   std::optional<int> nproc = {};  // ranks there; nothing: one per device
   bool operator==(const HostSpec&) const = default;
 };
+using HostSpecs = std::vector<HostSpec>;
 
 // "a:4,b:8,c", "[fe80::1]:4". Throws: invalid_argument naming `flag`.
-std::vector<HostSpec> parse_host_list(const std::string& text, const std::string& flag);
+HostSpecs parse_host_list(const std::string& text, const std::string& flag);
 
 // Each line is a host, as mpirun, MPICH and DeepSpeed have them: "a slots=4", "a:4", "a"; # begins
 // a comment. A host that comes again adds its slots. Throws: io; invalid_argument naming file and
 // line.
-std::vector<HostSpec> read_hostfile(const std::string& path);
-std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string& path);
+HostSpecs read_hostfile(const std::string& path);
+HostSpecs parse_hostfile(const std::string& text, const std::string& path);
 
 }  // namespace muster

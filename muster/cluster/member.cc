@@ -33,7 +33,7 @@ bool may_pass(const Error& error) {
 
 }  // namespace
 
-Member::Member(std::shared_ptr<Store> store, const HostFacts& facts, const MemberOptions& options)
+Member::Member(SharedStore store, const HostFacts& facts, const MemberOptions& options)
     : options_(options),
       id_(facts.id),
       store_(std::move(store)),

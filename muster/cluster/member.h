@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <queue>
@@ -35,7 +34,7 @@ struct MemberOptions {
 class Member : NoCopy {
  public:
   // Joins. `store` is this host's own connection. Throws: as Store.
-  Member(std::shared_ptr<Store> store, const HostFacts& facts, const MemberOptions& options);
+  Member(SharedStore store, const HostFacts& facts, const MemberOptions& options);
   ~Member();  // Blocking: until what was reported has been sent, or this host is lost.
 
   const std::string& id() const { return id_; }
@@ -79,7 +78,7 @@ class Member : NoCopy {
 
   const MemberOptions options_;
   const std::string id_;
-  const std::shared_ptr<Store> store_;
+  const SharedStore store_;
   TcpStore* const served_;  // the store, where a server has it; else nothing
   int next_number_ = 1;
   OrderReader log_;  // from the first order on that is for this host

@@ -12,9 +12,9 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
@@ -329,7 +329,7 @@ class RemoteJob {
 
   // Agents are started on new hosts as they appear. Hosts that go away end by themselves, or are
   // told to by the one who took them away.
-  void start_new(const std::vector<HostSpec>& hosts) {
+  void start_new(const HostSpecs& hosts) {
     if (is_ending())
       return;
     for (const HostSpec& host : hosts) {
@@ -404,7 +404,7 @@ class RemoteJob {
   std::map<std::string, int> starts_;
   std::string own_address_;
   std::unique_ptr<TcpServer> server_;
-  std::shared_ptr<Store> store_;
+  SharedStore store_;
   CoordinatorRules rules_;
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<Output> output_;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/cluster/cluster_options.h"
@@ -13,7 +12,7 @@
 namespace muster {
 
 struct RemoteOptions {
-  std::vector<HostSpec> hosts = {};
+  HostSpecs hosts = {};
   // A command that prints the hosts there are now; asked again and again.
   std::string discovery = {};
   // The command that reaches a host; the host's name and a command follow. Empty: ssh.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
@@ -191,7 +190,7 @@ Plan place(const Inventory& inventory, const LaunchOptions& options) {
   return place_by(inventory, options, scores_for(inventory, options));
 }
 
-std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOptions& options) {
+Leases lease_host(const Plan& plan, int host_index, const LaunchOptions& options) {
   if (lease_wishes(plan, host_index).empty())
     return {};
   // The machine is asked anew: the host may have waited for long since this launcher began.

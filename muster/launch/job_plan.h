@@ -2,8 +2,6 @@
 // and the plan for it with a lease on each GPU. Called by the launcher.
 #pragma once
 
-#include <vector>
-
 #include "muster/launch/launch.h"
 #include "muster/launch/lease_plan.h"
 
@@ -18,7 +16,7 @@ Inventory discover(const LaunchOptions& options);
 Plan place(const Inventory& inventory, const LaunchOptions& options);
 
 // A lease on each GPU of the plan's ranks on that host. Blocking, Throws: as place_and_lease.
-std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOptions& options);
+Leases lease_host(const Plan& plan, int host_index, const LaunchOptions& options);
 
 // `place` with a lease on each of its GPUs (a simulated plan, one for CPUs and a dry run need
 // none). Blocking: as long as `options.wait`. Throws: as plan and plan_with_leases;

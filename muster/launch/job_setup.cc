@@ -13,7 +13,6 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
@@ -210,7 +209,7 @@ void JobSetup::take_folders(const std::string& given_plan) {
   log_lock_.share();
 }
 
-void JobSetup::use_plan(const Plan& plan, std::vector<Lease> leases) {
+void JobSetup::use_plan(const Plan& plan, Leases leases) {
   leases_ = std::move(leases);
   facts_.leases = lease_variable(leases_);
   change_plan(plan);

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/folder_lock.h"
 #include "muster/base/lists.h"
@@ -54,7 +52,7 @@ class JobSetup {
 
   // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go. A
   // part of a plan has a file of its own for each launcher, as hosts may share the run's folder.
-  void use_plan(const Plan& plan, std::vector<Lease> leases);
+  void use_plan(const Plan& plan, Leases leases);
 
   // This host's ranks go on in another plan: keeps the leases.
   void change_plan(const Plan& plan);
@@ -72,7 +70,7 @@ class JobSetup {
 
   // This launcher's own store: with one host, that in which the job's ranks meet. Throws:
   // unavailable.
-  std::shared_ptr<Store> open_store() const { return rendezvous_.open(); }
+  SharedStore open_store() const { return rendezvous_.open(); }
 
   // Descriptors that every rank inherits.
   Ints inherited_fds() const;
@@ -94,7 +92,7 @@ class JobSetup {
 
   JobFacts facts_;
   RankRendezvous rendezvous_;
-  std::vector<Lease> leases_;  // held as long as the job is
+  Leases leases_;  // held as long as the job is
   bool is_new_folder_ = false;
   std::string latest_before_ = {};
   FolderLock lock_;

@@ -69,6 +69,7 @@ class Lease {
   Fd fd_;
   bool taken_;
 };
+using Leases = std::vector<Lease>;
 
 struct LeaseWish {
   GpuUuid gpu = {};
@@ -81,7 +82,7 @@ struct LeaseRefusal {
 };
 
 struct LeaseResult {
-  std::vector<Lease> leases = {};       // in order of UUID; empty when something was refused
+  Leases leases = {};                   // in order of UUID; empty when something was refused
   std::vector<LeaseRefusal> busy = {};  // every wish that cannot be had now
 };
 

@@ -129,11 +129,11 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
   return wishes;
 }
 
-Ints lease_fds(const std::vector<Lease>& leases) {
+Ints lease_fds(const Leases& leases) {
   return mapped(leases, &Lease::fd);
 }
 
-std::string lease_variable(const std::vector<Lease>& leases) {
+std::string lease_variable(const Leases& leases) {
   return join(lease_fds(leases), ",");
 }
 

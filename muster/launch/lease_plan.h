@@ -23,8 +23,8 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index = 0);
 // The descriptors of the job's leases, which ranks inherit, and as the value of MUSTER_LEASE_FD.
 // One a GPU, in order of UUID, joined by commas; empty when there are none. Every rank inherits all
 // of them, so that a job keeps all its GPUs until its last process has ended.
-Ints lease_fds(const std::vector<Lease>& leases);
-std::string lease_variable(const std::vector<Lease>& leases);
+Ints lease_fds(const Leases& leases);
+std::string lease_variable(const Leases& leases);
 
 // Why each GPU is busy: "held by job 4f2a (train, pid 4711) since 12m".
 using BusyGpus = std::map<GpuUuid, std::string>;
@@ -53,7 +53,7 @@ inline constexpr milliseconds kWaitForever = milliseconds::max();
 
 struct LeasedPlan {
   Plan plan = {};
-  std::vector<Lease> leases = {};
+  Leases leases = {};
 };
 
 // Makes a plan by `make_plan`, which is told what to leave out (nothing at first; see

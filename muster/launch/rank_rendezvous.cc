@@ -27,7 +27,7 @@ RankRendezvous::RankRendezvous(const RankRendezvousOptions& options) : port_(opt
   store_ = std::make_unique<TcpServer>(std::move(server));
 }
 
-std::shared_ptr<Store> RankRendezvous::open() const {
+SharedStore RankRendezvous::open() const {
   return open_store(store(), secret_, kOwnStoreAnswers);
 }
 

@@ -31,7 +31,7 @@ class RankRendezvous {
   int secret_fd() const { return secret_fd_.get(); }                   // -1: no secret
 
   // The launcher's own way into the store that it serves. Throws: unavailable.
-  std::shared_ptr<Store> open() const;
+  SharedStore open() const;
 
  private:
   PortReservation port_;

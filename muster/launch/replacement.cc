@@ -40,9 +40,7 @@ bool is_in_checkpoint(const std::string& activity_file) {
 }  // namespace
 
 // A process has the name of its activity file.
-Replacing replacing_over(std::shared_ptr<Store> store,
-                         const std::string& run_dir,
-                         milliseconds patience) {
+Replacing replacing_over(SharedStore store, const std::string& run_dir, milliseconds patience) {
   return {
       .announce =
           [store](const std::string& process, const NextGeneration& next, const RankSpec& spec) {

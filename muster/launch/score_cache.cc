@@ -86,7 +86,7 @@ bool is_same_device(const MeasuredScore& a, const MeasuredScore& b) {
 }
 
 // The whole file as text.
-std::string score_text(const std::vector<MeasuredScore>& scores) {
+std::string score_text(const MeasuredScores& scores) {
   nlohmann::ordered_json devices = nlohmann::ordered_json::array();
   for (const MeasuredScore& score : scores) {
     devices.push_back({{"device", score.device},
@@ -113,8 +113,8 @@ std::string default_score_cache() {
 }
 
 // A file that is not there has no scores.
-std::vector<MeasuredScore> read_score_cache(const std::string& path) {
-  std::vector<MeasuredScore> scores;
+MeasuredScores read_score_cache(const std::string& path) {
+  MeasuredScores scores;
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error))
     return scores;
@@ -136,7 +136,7 @@ void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
   const std::string lock_path = path + ".lock";
   const Fd lock = open_path(lock_path, O_RDWR | O_CREAT, "cannot create", 0600);
   lock_operation(lock.get(), lock_path, Deadline(kPatience));
-  std::vector<MeasuredScore> scores = read_score_cache(path);
+  MeasuredScores scores = read_score_cache(path);
   std::erase_if(scores, [&](const MeasuredScore& old) { return is_same_device(old, score); });
   scores.push_back(score);
   write_file(path, score_text(scores));
@@ -148,7 +148,7 @@ std::string cpu_slot_model(const Host& host) {
 }
 
 // A CPU slot's score holds for as many cores, a GPU's for the same driver.
-const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
+const MeasuredScore* find_measured(const MeasuredScores& measured,
                                    const Host& host,
                                    const std::string& device,
                                    const std::string& dtype) {
@@ -165,7 +165,7 @@ const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
 }
 
 // Scores of MIG instances are kept beside those of their GPUs; CPUs have a score for each host.
-Scores measured_scores(const std::vector<MeasuredScore>& measured, const Inventory& inventory) {
+Scores measured_scores(const MeasuredScores& measured, const Inventory& inventory) {
   std::vector<std::pair<std::string, double>> by_model;
   std::vector<const MeasuredScore*> found;
   Scores scores;

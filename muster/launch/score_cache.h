@@ -25,13 +25,14 @@ struct MeasuredScore {
   int64_t since_seconds = 0;  // when, since 1970
   bool operator==(const MeasuredScore&) const = default;
 };
+using MeasuredScores = std::vector<MeasuredScore>;
 
 // $XDG_CACHE_HOME/muster/scores.json, else ~/.cache/muster/scores.json; empty when neither is
 // known.
 std::string default_score_cache();
 
 // Empty when there is no file. Throws: io; invalid_argument naming the file and the member.
-std::vector<MeasuredScore> read_score_cache(const std::string& path);
+MeasuredScores read_score_cache(const std::string& path);
 
 // Adds a score to the file, in place of an earlier one of the same device and type; what others add
 // meanwhile stays. Blocking: while another process does the same. Throws: as read_score_cache, and
@@ -43,14 +44,14 @@ std::string cpu_slot_model(const Host& host);
 
 // The entry for this device of `host`, measured with its driver (a CPU slot: of its size) and this
 // type; null without one.
-const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured,
+const MeasuredScore* find_measured(const MeasuredScores& measured,
                                    const Host& host,
                                    const std::string& device,
                                    const std::string& dtype = kScoreType);
 
 // For Request::scores: what was measured of these hosts' devices. GPUs of one model that differ by
 // less than 5 % have the mean, so that noise divides no batch unequally and reorders nothing.
-Scores measured_scores(const std::vector<MeasuredScore>& measured, const Inventory& inventory);
+Scores measured_scores(const MeasuredScores& measured, const Inventory& inventory);
 
 // The scores of the default cache. A cache that cannot be read is none, with a warning.
 Scores remembered_scores(const Inventory& inventory);

@@ -190,7 +190,7 @@ void InPlace::check_newest(int mine) const {
 // Each attempt has a connection of its own: interrupted operations may have lost those of the one
 // before. It is retried, since the store's host may end meanwhile; a newer attempt then names
 // another host.
-std::shared_ptr<Store> InPlace::open_rendezvous_store() const {
+SharedStore InPlace::open_rendezvous_store() const {
   for (const Deadline deadline(init_.init_timeout);;) {
     check_newest(env_.attempt);
     try {

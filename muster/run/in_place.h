@@ -5,7 +5,6 @@
 
 #include <condition_variable>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -39,13 +38,13 @@ class InPlace : NoCopy {
   void listen();
   void come_to_newest();
   void link_activity_file() const;
-  std::shared_ptr<Store> open_rendezvous_store() const;
+  SharedStore open_rendezvous_store() const;
   void check_newest(int mine) const;
 
   RankEnv env_;
   InitOptions init_;
-  const std::string process_;     // its name in the store: process_name()
-  std::shared_ptr<Store> store_;  // of this host's launcher
+  const std::string process_;  // its name in the store: process_name()
+  SharedStore store_;          // of this host's launcher
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,7 +1,6 @@
 // Opens the store that an endpoint names: what a rank does with MUSTER_STORE.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "muster/base/clock.h"
@@ -13,11 +12,9 @@ namespace muster {
 // A client of the server at "tcp://host:port" or "unix:path".
 // Blocking: until connected, or `timeout`. Throws: as TcpStore; invalid_argument for another kind
 // of endpoint.
-std::shared_ptr<Store> open_store(const std::string& endpoint,
-                                  const Secret& secret,
-                                  milliseconds timeout);
+SharedStore open_store(const std::string& endpoint, const Secret& secret, milliseconds timeout);
 
 // The same with the job's secret, which its launcher has put into the environment.
-std::shared_ptr<Store> open_job_store(const std::string& endpoint, milliseconds timeout);
+SharedStore open_job_store(const std::string& endpoint, milliseconds timeout);
 
 }  // namespace muster

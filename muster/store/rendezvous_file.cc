@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -215,7 +216,7 @@ RendezvousStore rendezvous_by_file(const std::string& path,
     return {found.store, parse_endpoint(found.point.endpoint).host};
   }
   const auto served = std::make_shared<Served>(path, address, Secret::make(), timeout);
-  return {std::shared_ptr<Store>(served, &served->client), served->server.endpoint().host};
+  return {SharedStore(served, &served->client), served->server.endpoint().host};
 }
 
 }  // namespace muster

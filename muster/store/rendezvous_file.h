@@ -3,7 +3,6 @@
 // private file that the others can see, too; they wait for it.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -44,7 +43,7 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path, milliseconds t
 // Throws: as wait_for_rendezvous_file and TcpStore; timeout naming the file.
 struct FoundRendezvous {
   RendezvousPoint point = {};
-  std::shared_ptr<Store> store = {};
+  SharedStore store = {};
 };
 FoundRendezvous connect_by_rendezvous_file(const std::string& path,
                                            TcpStoreOptions options,
@@ -64,7 +63,7 @@ std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string
 // long as it keeps the store. `address`: where to serve. Blocking: until there, or `timeout`.
 // Throws: as RendezvousFile, wait_for_rendezvous_file, TcpStore.
 struct RendezvousStore {
-  std::shared_ptr<Store> store = {};
+  SharedStore store = {};
   std::string host = {};  // where it is served
 };
 RendezvousStore rendezvous_by_file(const std::string& path,

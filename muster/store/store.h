@@ -77,5 +77,6 @@ class Store {
   // The largest value that it takes.
   virtual size_t max_value_bytes() const { return kMaxValueBytes; }
 };
+using SharedStore = std::shared_ptr<Store>;
 
 }  // namespace muster
