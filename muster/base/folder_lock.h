@@ -71,12 +71,12 @@ class FolderLock {
   bool may_share(const Strings& note) const;
   void go_on_without(int error);
 
-  FolderClaim claim_ = {};
-  std::string path_ = {};
-  Fd file_ = {};
+  FolderClaim claim_;
+  std::string path_;
+  Fd file_;
   pid_t owner_ = ::getpid();
   bool is_new_start_ = true;
-  std::string why_not_ = {};
+  std::string why_not_;
 };
 
 // Who holds the folder, as an error names it: "process 4711 on host-a, since 2026-01-31 12:00:00".

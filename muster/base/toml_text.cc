@@ -119,7 +119,7 @@ class TomlScanner {
   int line_ = 1;
   int column_ = 1;
   In in_ = In::plain;
-  std::string_view quotes_ = {};
+  std::string_view quotes_;
   size_t dots_ = 0;
 };
 

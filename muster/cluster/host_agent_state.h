@@ -84,7 +84,7 @@ class HostAgent {
   int running_round_ = 0;
   RankExits followed_failures_;  // for which the round has begun in place
   bool lost_ = false;
-  std::string own_error_ = {};  // of the last round's end here
+  std::string own_error_;  // of the last round's end here
   std::string why_lost_;
   bool leaving_ = false;
 };

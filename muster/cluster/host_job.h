@@ -81,11 +81,11 @@ class HostJob : NoCopy {
   const HostInJob host_;
   std::unique_ptr<JobSetup> setup_;
   const std::shared_ptr<PlanFile> plan_file_;
-  std::unique_ptr<JobRegistration> registration_ = {};
-  std::unique_ptr<HostTelemetry> telemetry_ = {};
-  std::unique_ptr<RunRecorder> record_ = {};  // where this is the first of the job's hosts
-  Plan plan_ = {};                            // this host's part
-  std::string announced_ = {};                // the digest of the plan that was
+  std::unique_ptr<JobRegistration> registration_;
+  std::unique_ptr<HostTelemetry> telemetry_;
+  std::unique_ptr<RunRecorder> record_;  // where this is the first of the job's hosts
+  Plan plan_;                            // this host's part
+  std::string announced_;                // the digest of the plan that was
 };
 
 }  // namespace muster

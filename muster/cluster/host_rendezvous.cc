@@ -117,18 +117,16 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options,
   try {
     return server_at(options, at, secret);
   } catch (const AddressInUse& error) {
-    throw Error(error.code(),
-                cat("rendezvous: expected a free port of this host, which has to serve it, got ",
-                    at.port,
-                    holder_text(at.port),
-                    " (",
-                    error.message(),
-                    "); end what has it, or give every host another port (--rdzv-endpoint)"));
+    throw unavailable("rendezvous: expected a free port of this host, which has to serve it, got ",
+                      at.port,
+                      holder_text(at.port),
+                      " (",
+                      error.message(),
+                      "); end what has it, or give every host another port (--rdzv-endpoint)");
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unavailable)
       throw;
-    throw Error(error.code(),
-                cat("rendezvous: this host has to serve it, and cannot: ", error.message()));
+    throw unavailable("rendezvous: this host has to serve it, and cannot: ", error.message());
   }
 }
 
@@ -266,15 +264,14 @@ SharedStore etcd_store(const EtcdStoreOptions& etcd, const ClusterOptions& optio
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unavailable)
       throw;
-    throw Error(error.code(),
-                cat("rendezvous: expected etcd at ",
-                    options.endpoint,
-                    " within ",
-                    format_duration(options.join_timeout),
-                    ", got: ",
-                    error.message(),
-                    "; see whether it runs and can be reached from here, or correct "
-                    "--rdzv-endpoint"));
+    throw unavailable("rendezvous: expected etcd at ",
+                      options.endpoint,
+                      " within ",
+                      format_duration(options.join_timeout),
+                      ", got: ",
+                      error.message(),
+                      "; see whether it runs and can be reached from here, or correct "
+                      "--rdzv-endpoint");
   }
 }
 

@@ -50,7 +50,7 @@ class LateRequests {
   void clear() { since_.clear(); }
 
  private:
-  std::map<int, std::map<int, TimePoint>> since_ = {};  // by attempt and rank
+  std::map<int, std::map<int, TimePoint>> since_;  // by attempt and rank
 };
 
 }  // namespace muster

@@ -39,8 +39,8 @@ class PlanFile {
   const std::string path_;
   const std::string given_;
   std::mutex mutex_;
-  std::optional<int> round_ = {};  // in which this host has a part
-  Fd own_ = {};  // the file that this host has written; no other has its inode meanwhile
+  std::optional<int> round_;  // in which this host has a part
+  Fd own_;  // the file that this host has written; no other has its inode meanwhile
 };
 
 }  // namespace muster

@@ -34,6 +34,7 @@
 #include "muster/cluster/host_rendezvous.h"
 #include "muster/cluster/host_watch.h"
 #include "muster/cluster/ssh_command.h"
+#include "muster/device/numbers.h"
 #include "muster/launch/check_launch.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_report.h"
@@ -76,7 +77,7 @@ class RemoteJob {
         processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}) {
     if (remote_.ssh.empty())
       remote_.ssh = {"ssh"};
-    const auto num_hosts = static_cast<int>(remote_.hosts.size());
+    const auto num_hosts = int_size(remote_.hosts);
     if (cluster_.max_hosts <= 1)
       cluster_.min_hosts = cluster_.max_hosts = num_hosts;
     if (num_hosts < cluster_.min_hosts && remote_.discovery.empty()) {
@@ -230,7 +231,7 @@ class RemoteJob {
 
   // Starts the host's agent. Only the first agent gets the launcher's standard input, for rank 0.
   void start(const HostSpec& host) {
-    const auto number = static_cast<int>(agents_.size());
+    const auto number = int_size(agents_);
     Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
     agent.host = host;
     if (!addresses_.contains(host.name))

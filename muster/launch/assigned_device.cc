@@ -11,6 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
 #include "muster/placement/plan_json.h"
@@ -168,7 +169,7 @@ std::optional<AssignedDevice> assigned_by_local_rank(const RankEnv& env,
   keep_one_vendor(host, gpus);
   if (has_own_mask(env, gpu_of(host, gpus[0]).vendor, masks, surplus))
     return on_gpu(env, machine, gpus[0]);
-  const int num_gpus = static_cast<int>(gpus.size());
+  const int num_gpus = int_size(gpus);
   const UsableGpu& gpu = gpus[env.local_rank % num_gpus];
   const bool is_surplus = env.local_rank >= num_gpus;
   if (is_surplus && surplus == Surplus::drop)

@@ -94,7 +94,7 @@ class JobSetup {
   RankRendezvous rendezvous_;
   Leases leases_;  // held as long as the job is
   bool is_new_folder_ = false;
-  std::string latest_before_ = {};
+  std::string latest_before_;
   FolderLock lock_;
   FolderLock log_lock_;  // where the logs are elsewhere
 };

@@ -14,6 +14,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/cores.h"
+#include "muster/device/numbers.h"
 #include "muster/launch/check_launch.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/gpu_watch.h"
@@ -97,7 +98,7 @@ bool leave_bad_gpus(const BadGpus& bad,
                     const LaunchOptions& options) {
   job.use_plan(leased.plan, {});  // lets the leases go
   try {
-    leased = place_without(reasons_of(bad), static_cast<int>(leased.plan.ranks.size()), options);
+    leased = place_without(reasons_of(bad), int_size(leased.plan.ranks), options);
   } catch (const Error& error) {
     log_error(describe(bad), "; not starting again: ", error.message());
     return false;

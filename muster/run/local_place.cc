@@ -20,6 +20,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
@@ -102,8 +103,8 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
     if (before)
       ++place.gpu_rank;
   }
-  place.host = static_cast<int>(std::ranges::find(hosts, self.host) - hosts.begin());
-  place.num_hosts = static_cast<int>(hosts.size());
+  place.host = *index_with(hosts, self.host);
+  place.num_hosts = int_size(hosts);
   return place;
 }
 

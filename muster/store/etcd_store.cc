@@ -288,7 +288,7 @@ class EtcdStore::Refusals {
 
  private:
   const EtcdStore& store_;
-  std::optional<int64_t> last_ = {};
+  std::optional<int64_t> last_;
   Deadline deadline_;
   Pauses pauses_;
 };

@@ -37,7 +37,7 @@ class Requests {
  private:
   // By signal: those that have not got it yet. Nothing: those that tell() is called with next.
   std::map<int, std::optional<Pids>> left_;
-  TimePoint next_look_ = {};
+  TimePoint next_look_;
   milliseconds look_every_{0};
 };
 
