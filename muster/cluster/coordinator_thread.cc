@@ -299,10 +299,8 @@ void CoordinatorThread::watch_signs_of_life(Orders& orders) {
     if (silent < options_.silence.is_gone_after())
       continue;
     signs_.erase(known);
-    log_warning("no sign of life from host ",
-                coordinator_.name_of(id),
-                " for ",
-                format_duration(std::chrono::duration_cast<milliseconds>(silent)));
+    log_warning(
+        "no sign of life from host ", coordinator_.name_of(id), " for ", format_duration(silent));
     add(coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now));
   }
 }

@@ -211,7 +211,7 @@ FoundRendezvous connect_by_file(const ClusterOptions& options) {
                                     {.job = options.job,
                                      .timeout = options.silence.answer(),
                                      .reconnect = options.silence.step()},
-                                    std::chrono::duration_cast<milliseconds>(options.join_timeout));
+                                    options.join_timeout);
 }
 
 // Node rank 0 serves on a free port and writes into the file where; the others wait for the file.

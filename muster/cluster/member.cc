@@ -112,10 +112,8 @@ std::string Member::lost() {
   const auto silent = Clock::now() - reached_;
   if (silent <= options_.silence.gives_itself_up_after())
     return "";
-  lost_ = cat("no answer for ",
-              format_duration(std::chrono::duration_cast<milliseconds>(silent)),
-              last_error_.empty() ? "" : ": ",
-              last_error_);
+  lost_ =
+      cat("no answer for ", format_duration(silent), last_error_.empty() ? "" : ": ", last_error_);
   changed_.notify_all();
   return lost_;
 }

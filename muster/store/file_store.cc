@@ -408,8 +408,8 @@ void FileStore::wait_for(const char* operation_name,
                          milliseconds timeout,
                          std::string* value) {
   const Deadline deadline(bounded_timeout(timeout));
-  constexpr auto kNextLook = milliseconds(250);
-  constexpr auto kLongestPause = std::chrono::microseconds(10'000);
+  constexpr milliseconds kNextLook{250};
+  constexpr std::chrono::microseconds kLongestPause{10'000};
   auto pause = std::chrono::microseconds(100);
   for (;;) {
     off_t seen = 0;
@@ -427,7 +427,7 @@ void FileStore::wait_for(const char* operation_name,
                                  timeout,
                                  cat("file '", options_.path, "'"));
     }
-    const Deadline next_look(std::min<milliseconds>(deadline.left(), kNextLook));
+    const Deadline next_look(std::min(deadline.left(), kNextLook));
     while (file_size() == seen && !next_look.passed()) {
       std::this_thread::sleep_for(std::min<std::chrono::microseconds>(pause, next_look.left()));
       pause = std::min(2 * pause, kLongestPause);

@@ -42,7 +42,7 @@ namespace {
 constexpr uint64_t kStop = 0;      // epoll's names: not connections
 constexpr uint64_t kListener = 1;  // connections are numbered from 2
 constexpr int kAcceptAtOnce = 16;
-constexpr auto kAcceptPause = milliseconds(100);
+constexpr milliseconds kAcceptPause{100};
 
 // Any file would do.
 Fd spare_descriptor() {

@@ -30,9 +30,9 @@ namespace muster {
 
 using Operation = StoreRequest::Operation;
 
-constexpr auto kFirstPause = milliseconds(1);
-constexpr auto kLongestPause = milliseconds(100);
-constexpr auto kLeastPatience = milliseconds(1000);
+constexpr milliseconds kFirstPause{1};
+constexpr milliseconds kLongestPause{100};
+constexpr milliseconds kLeastPatience{1000};
 constexpr size_t kKeptBufferBytes = size_t{1} << 20;
 constexpr const char* kRefused = "it refused ours";
 
