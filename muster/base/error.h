@@ -86,5 +86,10 @@ Error unavailable(const FirstPart& first, const Parts&... parts) {
 [[noreturn]] void fail_errno(const std::string& message,
                              int errno_value,
                              std::source_location where = std::source_location::current());
+// The same with a message in parts, which cat() joins.
+template <class... Parts>
+[[noreturn]] void fail_errno(int errno_value, const FirstPart& first, const Parts&... parts) {
+  fail_errno(cat(first.text, parts...), errno_value, first.where);
+}
 
 }  // namespace muster

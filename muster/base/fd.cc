@@ -36,7 +36,7 @@ std::string read_until(const Fd& fd, const std::string& path, size_t most) {
     if (n > 0) {
       bytes.append(buffer, n);
     } else if (errno != EINTR) {
-      fail_errno(cat("cannot read '", path, "'"), errno);
+      fail_errno(errno, "cannot read '", path, "'");
     }
   }
   bytes.resize(most + 1);
@@ -82,7 +82,7 @@ Pipe open_pipe(int flags) {
 Fd open_path(const std::string& path, int flags, const char* failing, mode_t mode) {
   Fd fd(::open(path.c_str(), flags | O_CLOEXEC, mode));
   if (!fd.valid())
-    fail_errno(cat(failing, " '", path, "'"), errno);
+    fail_errno(errno, failing, " '", path, "'");
   return fd;
 }
 
@@ -101,7 +101,7 @@ void write_all(int fd, const std::string& bytes, const std::string& path) {
       poll_one(fd, POLLOUT, -1);  // others have made the pipe non-blocking
     } else if (errno != EINTR) {
       const int why = errno;
-      fail_errno(cat("cannot write ", shown_target(fd, path)), why);
+      fail_errno(why, "cannot write ", shown_target(fd, path));
     }
   }
 }
@@ -149,7 +149,7 @@ Fd open_plain_file(const std::string& path, const std::string& who) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info = {};
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0)
-    fail_errno(cat(who, "cannot open '", path, "'"), errno);
+    fail_errno(errno, who, "cannot open '", path, "'");
   if (S_ISREG(info.st_mode))
     return fd;
   throw Error(ErrorCode::io,
@@ -177,7 +177,7 @@ void rename_aside(const std::string& aside, const std::string& path) {
     return;
   const int error = errno;
   ::unlink(aside.c_str());
-  fail_errno(cat("cannot write '", path, "'"), error);
+  fail_errno(error, "cannot write '", path, "'");
 }
 
 // NFS knows no renameat2 with flags, but links.
@@ -202,7 +202,7 @@ bool is_at(const Fd& file, const std::string& path) {
 void write_aside(const std::string& aside, const std::string& path, const std::string& bytes) {
   const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd.valid())
-    fail_errno(cat("cannot write '", path, "'"), errno);
+    fail_errno(errno, "cannot write '", path, "'");
   try {
     write_all(fd.get(), bytes, path);
   } catch (const Error&) {

@@ -120,7 +120,7 @@ FolderLock::FolderLock(FolderClaim claim)
     std::this_thread::sleep_for(milliseconds(5));
   }
   if (no_folder)
-    fail_errno(cat("cannot create '", claim_.folder, "'"), no_folder.value());
+    fail_errno(no_folder.value(), "cannot create '", claim_.folder, "'");
   const std::string holder = holder_of_folder(claim_);
   throw failed_precondition(
       printable(cat("the folder '",

@@ -69,7 +69,7 @@ void check_one(const fs::path& folder, const fs::path& above) {
 struct stat stat_of(const Fd& file, const std::string& path) {
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0)
-    fail_errno(cat("cannot look at '", path, "'"), errno);
+    fail_errno(errno, "cannot look at '", path, "'");
   return info;
 }
 
@@ -77,13 +77,13 @@ struct stat stat_of(const Fd& file, const std::string& path) {
 // messages.
 Fd open_next_folder(const Fd& above, const std::string& name, const std::string& path) {
   if (::mkdirat(above.get(), name.c_str(), 0777) != 0 && errno != EEXIST)
-    fail_errno(cat("cannot create '", path, "'"), errno);
+    fail_errno(errno, "cannot create '", path, "'");
   Fd folder(::openat(above.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   const int error = folder.valid() ? 0 : errno;
   if (error == ELOOP || error == ENOTDIR)
     throw is_link(above, name) ? is_a_link(path) : is_no_folder(path);
   if (error != 0)
-    fail_errno(cat("cannot open '", path, "'"), error);
+    fail_errno(error, "cannot open '", path, "'");
   const uid_t owner = stat_of(folder, path).st_uid;
   if (!is_trusted(owner, stat_of(above, path)))
     throw owned_by_another(path, owner);
@@ -120,7 +120,7 @@ Fd make_folder_below(const std::string& top, const std::string& below) {
   std::error_code error;
   fs::create_directories(top, error);
   if (error)
-    fail_errno(cat("cannot create '", top, "'"), error.value());
+    fail_errno(error.value(), "cannot create '", top, "'");
   Fd folder = open_path(top, O_RDONLY | O_DIRECTORY);
   std::string path = top;
   for (const std::string& name : split(below, '/')) {
@@ -138,12 +138,12 @@ Fd create_log(int folder, const std::string& path, int flags) {
   if (!file.valid() && errno == ELOOP)
     throw is_a_link(path);
   if (!file.valid())
-    fail_errno(cat("cannot create log '", path, "'"), errno);
+    fail_errno(errno, "cannot create log '", path, "'");
   if (!S_ISREG(stat_of(file, path).st_mode))
     throw failed_precondition(
         "expected a file at '", printable(path), "', got something else; remove it");
   if (::ftruncate(file.get(), 0) != 0)
-    fail_errno(cat("cannot empty log '", path, "'"), errno);
+    fail_errno(errno, "cannot empty log '", path, "'");
   ::fcntl(file.get(), F_SETFL, flags);
   return file;
 }

@@ -47,7 +47,7 @@ bool can_be_made(const std::string& place, const std::string& path) {
 void expect_private(const Fd& folder, const std::string& path) {
   struct stat info = {};
   if (::fstat(folder.get(), &info) != 0)
-    fail_errno(cat("runtime folder: cannot look at '", path, "'"), errno);
+    fail_errno(errno, "runtime folder: cannot look at '", path, "'");
   if (info.st_uid != ::geteuid())
     throw bad_folder(path, cat("which belongs to user ", info.st_uid));
   if ((info.st_mode & 077) != 0)
@@ -57,14 +57,14 @@ void expect_private(const Fd& folder, const std::string& path) {
 // Returns an invalid descriptor when the folder is not there and not to be made.
 Fd open_private_folder(const std::string& path, bool create) {
   if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    fail_errno(cat("runtime folder: cannot make the folder '", path, "'"), errno);
+    fail_errno(errno, "runtime folder: cannot make the folder '", path, "'");
   Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid()) {
     if (errno == ENOENT && !create)
       return {};
     if (errno == ELOOP || errno == ENOTDIR)
       throw bad_folder(path, "which is a link or no folder");
-    fail_errno(cat("runtime folder: cannot open the folder '", path, "'"), errno);
+    fail_errno(errno, "runtime folder: cannot open the folder '", path, "'");
   }
   expect_private(folder, path);
   return folder;

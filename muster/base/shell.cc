@@ -24,7 +24,7 @@ std::string output_of_shell(const std::string& command,
     told += cat("export ", shell_quoted(variable), "\n");
   FILE* const pipe = ::popen(cat(told, command).c_str(), "re");
   if (pipe == nullptr)
-    fail_errno(cat(what, ": cannot start '", command, "'"), errno);
+    fail_errno(errno, what, ": cannot start '", command, "'");
   std::string text;
   char buffer[4096];
   for (size_t n = 0; (n = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {

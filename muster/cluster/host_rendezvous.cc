@@ -66,7 +66,7 @@ Secret user_secret() {
                               O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
                               kKeptFile));
       if (!fresh.valid())
-        fail_errno(cat("cannot create '", file, "'"), errno);
+        fail_errno(errno, "cannot create '", file, "'");
       std::string digits = Secret::make().hex();
       try {
         write_all(fresh.get(), digits, file);

@@ -138,10 +138,10 @@ Strings names_in(int folder) {
 Fd make_note(const std::string& aside, const std::string& path, const JobNote& note) {
   Fd file = open_path(aside, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, "cannot make", 0600);
   if (const int error = set_byte_lock(file.get(), F_WRLCK); error != 0)
-    fail_errno(cat("cannot lock '", aside, "'"), error);
+    fail_errno(error, "cannot lock '", aside, "'");
   write_all(file.get(), job_note_text(note), path);
   if (::rename(aside.c_str(), path.c_str()) != 0)
-    fail_errno(cat("cannot name '", path, "'"), errno);
+    fail_errno(errno, "cannot name '", path, "'");
   return file;
 }
 
@@ -224,7 +224,7 @@ const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& tex
 Fd open_job(const JobNote& job) {
   Fd process(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
   if (!process.valid() && errno != ESRCH)
-    fail_errno(cat("cannot open process ", job.pid), errno);
+    fail_errno(errno, "cannot open process ", job.pid);
   // Another process may have its number by now.
   if (process.valid() && process_start_ticks(job.pid) != job.started_ticks)
     process.reset();

@@ -45,11 +45,11 @@ bool try_lock(int fd, Segment segment, const std::string& path) {
   const int error = set_byte_lock(fd, F_WRLCK, segment.first, segment.end - segment.first);
   if (is_one_of(error, 0, EAGAIN, EACCES))
     return error == 0;
-  fail_errno(cat("lease: cannot lock '",
-                 path,
-                 "' (a file system without locks?); set MUSTER_RUNTIME_DIR to a "
-                 "folder on a local one"),
-             error);
+  fail_errno(error,
+             "lease: cannot lock '",
+             path,
+             "' (a file system without locks?); set MUSTER_RUNTIME_DIR to a "
+             "folder on a local one");
 }
 
 // Adds what others (other open file descriptions) hold inside `within`, in order. The kernel names
@@ -181,7 +181,7 @@ Fd LeaseFolder::open_file(const std::string& name, bool create) const {
   if (!file.valid() && errno == ENOENT && !create)
     return {};
   if (!file.valid())
-    fail_errno(cat("lease: cannot open '", path_, "/", name, "'"), errno);
+    fail_errno(errno, "lease: cannot open '", path_, "/", name, "'");
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     throw failed_precondition(

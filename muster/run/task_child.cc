@@ -71,7 +71,7 @@ siginfo_t wait_for(const Child& child) {
   siginfo_t end{};
   while (::waitid(P_PID, child.pid, &end, WEXITED) != 0) {
     if (errno != EINTR)
-      fail_errno(cat("tasks: cannot wait for process ", child.pid), errno);
+      fail_errno(errno, "tasks: cannot wait for process ", child.pid);
   }
   return end;
 }
@@ -84,7 +84,7 @@ void end_when_stopped(const Child& child, const SharedStop& stop) {
     if (ready > 0)
       return;
     if (ready < 0 && errno != EINTR)
-      fail_errno(cat("tasks: cannot wait for process ", child.pid), errno);
+      fail_errno(errno, "tasks: cannot wait for process ", child.pid);
     if (ended || stop.flag()->load() == 0)
       continue;
     ::syscall(SYS_pidfd_send_signal, child.pidfd.get(), SIGTERM, nullptr, 0U);

@@ -66,7 +66,7 @@ std::string read_at(int fd, off_t from, off_t to, const std::string& path) {
       have += n;
       from += n;
     } else if (errno != EINTR) {
-      fail_errno(cat("file store: cannot read '", path, "'"), errno);
+      fail_errno(errno, "file store: cannot read '", path, "'");
     }
   }
   bytes.resize(have);
@@ -80,7 +80,7 @@ void write_at(int fd, std::string_view bytes, off_t at, const std::string& path)
       bytes.remove_prefix(n);
       at += n;
     } else if (errno != EINTR) {
-      fail_errno(cat("file store: cannot write '", path, "'"), errno);
+      fail_errno(errno, "file store: cannot write '", path, "'");
     }
   }
 }
@@ -88,7 +88,7 @@ void write_at(int fd, std::string_view bytes, off_t at, const std::string& path)
 // The bytes behind `size` are gone for all members.
 void truncate_to(int fd, off_t size, const std::string& path) {
   if (::ftruncate(fd, size) != 0)
-    fail_errno(cat("file store: cannot cut '", path, "'"), errno);
+    fail_errno(errno, "file store: cannot cut '", path, "'");
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ void FileStore::open_file() {
   fd_ = open_path(path, O_RDWR | O_CREAT | O_NOCTTY | O_NONBLOCK, "file store: cannot open", 0600);
   struct stat info{};
   if (::fstat(fd_.get(), &info) != 0)
-    fail_errno(cat("file store: cannot read '", path, "'"), errno);
+    fail_errno(errno, "file store: cannot read '", path, "'");
   if (!S_ISREG(info.st_mode))
     throw refusal(path, "a regular file, got something else; choose another path");
   if (info.st_uid != ::geteuid())
@@ -278,7 +278,7 @@ void FileStore::start_anew(int64_t generation) {
 off_t FileStore::file_size() const {
   struct stat info{};
   if (::fstat(fd_.get(), &info) != 0)
-    fail_errno(cat("file store: cannot read '", options_.path, "'"), errno);
+    fail_errno(errno, "file store: cannot read '", options_.path, "'");
   if (info.st_nlink == 0)
     throw refusal(options_.path,
                   "the file to stay while it is used, got it removed; start all ranks again");

@@ -111,8 +111,8 @@ RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
   std::string digits = point.secret.hex();
   file_ = Fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file_.valid())
-    fail_errno(cat("cannot create '", path_, "', by which the hosts of this job find each other"),
-               errno);
+    fail_errno(
+        errno, "cannot create '", path_, "', by which the hosts of this job find each other");
   digits += cat("\n", point.endpoint, "\n");
   try {
     write_all(file_.get(), digits, path_);

@@ -62,7 +62,7 @@ int hex_digit(char c) {
 struct stat stat_of(int fd, const std::string& name) {
   struct stat info{};
   if (::fstat(fd, &info) != 0)
-    fail_errno(cat("secret: cannot read ", name), errno);
+    fail_errno(errno, "secret: cannot read ", name);
   return info;
 }
 
@@ -114,8 +114,7 @@ Secret Secret::from_fd(int fd) {
   if (size >= 0)
     return from_hex(std::string_view(text.data, size));
   if (errno != ESPIPE)
-    fail_errno(cat("secret: cannot read descriptor ", fd, " (MUSTER_SECRET_FD; inherited?)"),
-               errno);
+    fail_errno(errno, "secret: cannot read descriptor ", fd, " (MUSTER_SECRET_FD; inherited?)");
   throw invalid_argument("secret: expected a memfd or a regular file in descriptor ",
                          fd,
                          ", got a pipe or socket; use a private file");

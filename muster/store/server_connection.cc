@@ -48,7 +48,7 @@ ServerConnection::Received ServerConnection::receive() {
   if (n < 0) {
     if (errno == EAGAIN || errno == EINTR)
       return Received::nothing;
-    fail_errno(cat("store server: cannot receive from ", host_), errno);
+    fail_errno(errno, "store server: cannot receive from ", host_);
   }
   if (is_stranger())
     proof_size_ += n;
@@ -122,7 +122,7 @@ void ServerConnection::send_pending() {
     } else if (errno == EAGAIN) {
       return;
     } else if (errno != EINTR) {
-      fail_errno(cat("store server: cannot send to ", host_), errno);
+      fail_errno(errno, "store server: cannot send to ", host_);
     }
   }
   empty(output_, sent_);

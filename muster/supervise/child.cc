@@ -361,12 +361,12 @@ Child spawn_child(const ChildOptions& options) {
                        "': there may be no more; raise the limit of processes (ulimit -u, or "
                        "pids.max of the control group)"));
   if (pid < 0)
-    fail_errno(cat("cannot make a process for '", path, "'"), errno);
+    fail_errno(errno, "cannot make a process for '", path, "'");
   Child child{.pid = pid, .pidfd = Fd(pidfd)};
   if (plan.failed_step != nullptr) {
     ::waitpid(pid, nullptr, 0);
     if (is_shortage(plan.failed_errno))
-      fail_errno(cat("cannot start '", path, "'"), plan.failed_errno);
+      fail_errno(plan.failed_errno, "cannot start '", path, "'");
     throw cannot_become_program(options, path, plan);
   }
   return child;
