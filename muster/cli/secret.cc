@@ -1,14 +1,10 @@
-// The secret is printed once, and its copy in memory is overwritten.
+// The secret is printed once, and its digits are wiped.
 #include "muster/cli/commands.h"
 
-#include <string>
-
-#include <openssl/crypto.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
-#include "muster/base/fd.h"
 #include "muster/store/secret.h"
 
 namespace muster {
@@ -27,10 +23,7 @@ void add_secret(CLI::App& app, int* exit_code) {
       app.add_subcommand("secret", "Print a new secret for a job started by hand");
   command->footer(kSecretExamples);
   command->callback([exit_code] {
-    // The line is the only copy as text.
-    std::string line = Secret::make().hex() + "\n";
-    write_all(STDOUT_FILENO, line);
-    OPENSSL_cleanse(line.data(), line.size());
+    Secret::make().write_to(STDOUT_FILENO, "\n");
     *exit_code = 0;
   });
 }

@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <openssl/crypto.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -67,16 +66,12 @@ Secret user_secret() {
                               kKeptFile));
       if (!fresh.valid())
         fail_errno(errno, "cannot create '", file, "'");
-      std::string digits = Secret::make().hex();
       try {
-        write_all(fresh.get(), digits, file);
-        write_all(fresh.get(), "\n", file);
+        Secret::make().write_to(fresh.get(), "\n", file);
       } catch (const Error&) {
-        OPENSSL_cleanse(digits.data(), digits.size());
         ::unlinkat(folder.get(), aside.c_str(), 0);
         throw;
       }
-      OPENSSL_cleanse(digits.data(), digits.size());
     }
     // A link and no rename, so that the file of the process that came first stays.
     (void)!::linkat(folder.get(), aside.c_str(), folder.get(), kUserSecret, 0);

@@ -4,7 +4,6 @@
 #include "muster/store/rendezvous_file.h"
 
 #include <fcntl.h>
-#include <openssl/crypto.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -108,20 +107,16 @@ struct Served {
 RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
     : path_(std::move(path)) {
   const std::string aside = name_aside(path_);
-  std::string digits = point.secret.hex();
   file_ = Fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file_.valid())
     fail_errno(
         errno, "cannot create '", path_, "', by which the hosts of this job find each other");
-  digits += cat("\n", point.endpoint, "\n");
   try {
-    write_all(file_.get(), digits, path_);
+    point.secret.write_to(file_.get(), cat("\n", point.endpoint, "\n"), path_);
   } catch (const Error&) {
-    OPENSSL_cleanse(digits.data(), digits.size());
     ::unlink(aside.c_str());
     throw;
   }
-  OPENSSL_cleanse(digits.data(), digits.size());
   rename_aside(aside, path_);
 }
 

@@ -47,6 +47,14 @@ class Secret::Page : NoCopy {
 
 namespace {
 
+// A text that is wiped at the end.
+struct WipedText : NoCopy {
+  explicit WipedText(std::string given) : text(std::move(given)) {}
+  ~WipedText() { OPENSSL_cleanse(text.data(), text.size()); }
+
+  std::string text;
+};
+
 // There is room for the digits and a few blanks around them.
 constexpr size_t kMaxText = 2 * Secret::kBytes + 8;
 
@@ -189,15 +197,20 @@ std::string Secret::hex() const {
   return to_hex(bytes());
 }
 
+// `rest` is not appended: a text that grows leaves a copy behind.
+void Secret::write_to(int fd, const std::string& rest, const std::string& path) const {
+  const WipedText digits(hex());
+  write_all(fd, digits.text, path);
+  write_all(fd, rest, path);
+}
+
 Fd Secret::to_memfd() const {
   if (empty())
     throw failed_precondition("secret: expected one to pass on, got none");
   Fd fd(::memfd_create("muster-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid())
     fail_errno("secret: cannot make a memfd", errno);
-  std::string text = hex();
-  write_all(fd.get(), text);
-  OPENSSL_cleanse(text.data(), text.size());
+  write_to(fd.get());
   // A rank can read it, but not change what the others will read.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
     fail_errno("secret: cannot seal the memfd", errno);

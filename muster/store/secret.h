@@ -49,8 +49,12 @@ class Secret {
   bool empty() const { return page_ == nullptr; }
   std::string_view bytes() const;  // kBytes long, or empty; valid as long as this or a copy lives
 
-  // The digits, for `muster secret` and for writing them to a private file; the caller wipes them.
+  // The digits; the caller wipes them.
   std::string hex() const;
+
+  // Writes the digits, and `rest` behind them; leaves no copy of the digits in memory. Throws: as
+  // write_all.
+  void write_to(int fd, const std::string& rest = {}, const std::string& path = {}) const;
 
   // A sealed memfd holding the digits, for MUSTER_SECRET_FD. It is closed on exec: who starts a
   // rank names it among the descriptors that the rank inherits. Throws: failed_precondition when

@@ -58,6 +58,14 @@ TEST(Secret, RefusesOtherTextWithoutShowingIt) {
   }
 }
 
+TEST(Secret, IsWrittenWithWhatFollowsIt) {
+  const Secret secret = Secret::make();
+  const TempDir dir;
+  const std::string path = write_secret_file(dir, "", 0600);
+  secret.write_to(open_path(path, O_WRONLY).get(), "\nmore", path);
+  EXPECT_EQ(read_file(path), cat(secret.hex(), "\nmore"));
+}
+
 TEST(Secret, IsReadFromAMemfdByManyReadersAndChangedByNone) {
   const Secret secret = Secret::make();
   const Fd fd = secret.to_memfd();
