@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 #include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/control_group.h"
+#include "muster/base/pauses.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -86,7 +86,7 @@ MemoryTurn::MemoryTurn(milliseconds patience, const std::string& root) {
   const std::string folder = group ? group->mount : root + "/proc";
   lock_ = Fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const Deadline deadline(patience);
-  for (auto pause = kAskAgain; lock_.valid(); pause = std::min(2 * pause, kAskAgainAtMost)) {
+  for (Pauses pauses{kAskAgain, kAskAgainAtMost}; lock_.valid(); pauses.wait(deadline)) {
     if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0)
       return;
     const bool is_taken = errno == EWOULDBLOCK || errno == EINTR;
@@ -94,7 +94,6 @@ MemoryTurn::MemoryTurn(milliseconds patience, const std::string& root) {
       lock_.reset();
       return;
     }
-    std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 }
 

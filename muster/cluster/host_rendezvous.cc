@@ -13,7 +13,6 @@
 #include <chrono>
 #include <exception>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "muster/base/env_count.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/pauses.h"
 #include "muster/base/route.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
@@ -167,7 +167,7 @@ SharedStore connect(const ClusterOptions& options,
                  holder_text(port_here),
                  ": ",
                  without_advice(error));
-      std::this_thread::sleep_for(std::min(milliseconds(200), deadline.left()));
+      sleep_within(deadline, milliseconds(200));
     }
   }
 }
@@ -185,7 +185,7 @@ auto retry_while_unavailable(const Deadline& deadline, const Attempt& attempt, c
       if (!said)
         log_info(words(error.message()));
     }
-    std::this_thread::sleep_for(std::min(milliseconds(500), deadline.left()));
+    sleep_within(deadline, milliseconds(500));
   }
 }
 

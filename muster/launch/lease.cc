@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <chrono>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "muster/base/byte_lock.h"
@@ -24,6 +23,7 @@
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/pauses.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_note.h"
@@ -143,7 +143,7 @@ void keep_from_clearing(int file) {
 class Taking : NoCopy {
  public:
   Taking(Fd file, const std::string& path, const Deadline& deadline) : file_(std::move(file)) {
-    auto pause = std::chrono::microseconds(50);
+    Pauses pauses{std::chrono::microseconds(50), milliseconds(2)};
     while (!try_lock(file_.get(), {0, 1}, path)) {
       if (deadline.passed()) {
         throw Error(ErrorCode::timeout,
@@ -151,8 +151,7 @@ class Taking : NoCopy {
                     printable(path),
                     "', got no release; see whether a muster process is stopped (`ps`: state T)");
       }
-      std::this_thread::sleep_for(pause);
-      pause = std::min(2 * pause, std::chrono::microseconds(2000));
+      pauses.wait(deadline);
     }
   }
   // The lock is released by name and not only by closing: a process that another thread forked just

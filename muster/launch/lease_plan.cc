@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
+#include "muster/base/pauses.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -180,7 +180,7 @@ LeasedPlan plan_with_leases(const LeaseFolder& folder,
       throw still_busy(round.busy(), round.planner_error(), options);
     if (!told)
       options.on_wait(cat("waiting for GPUs: ", busy_text(round.busy())));
-    std::this_thread::sleep_for(std::min(options.poll, deadline.left()));
+    sleep_within(deadline, options.poll);
   }
 }
 

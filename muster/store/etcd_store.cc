@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -22,6 +21,7 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
 #include "muster/base/log.h"
+#include "muster/base/pauses.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/store/bytes.h"
@@ -38,20 +38,6 @@ constexpr std::chrono::seconds kRenewLease{15};
 constexpr std::chrono::seconds kRenewAgain{1};  // after it failed
 constexpr size_t kMostInTransaction = 100;      // etcd's own default is 128
 constexpr size_t kShownOfAnswer = 80;           // of one that is not etcd's
-constexpr milliseconds kFirstLook{2};
-constexpr milliseconds kLongestLook{100};
-
-// Pauses between two questions, each twice as long as the last.
-class Pauses {
- public:
-  void wait(const Deadline& deadline) {
-    std::this_thread::sleep_for(std::min(pause_, deadline.left()));
-    pause_ = std::min(2 * pause_, kLongestLook);
-  }
-
- private:
-  milliseconds pause_ = kFirstLook;
-};
 
 // OpenSSL writes a zero behind the text, which has room here.
 std::string to_base64(std::string_view bytes) {

@@ -5,13 +5,12 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <thread>
 
 #include "muster/base/byte_lock.h"
 #include "muster/base/error.h"
+#include "muster/base/pauses.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -45,7 +44,7 @@ std::optional<off_t> locked_by_another(int fd, off_t start, off_t size) {
 
 // The lock is asked for again and again: to wait for it in the kernel has no time limit.
 void lock_operation(int fd, const std::string& path, const Deadline& deadline) {
-  auto pause = std::chrono::microseconds(20);
+  Pauses pauses{std::chrono::microseconds(20), milliseconds(2)};
   while (!set_lock(fd, F_WRLCK, kOperation)) {
     if (deadline.passed())
       throw Error(ErrorCode::timeout,
@@ -53,8 +52,7 @@ void lock_operation(int fd, const std::string& path, const Deadline& deadline) {
                   path,
                   "' to be released, got none; see whether a process that uses it is stopped "
                   "(`ps`: state T)");
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::microseconds(2000));
+    pauses.wait(deadline);
   }
 }
 

@@ -15,13 +15,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/pauses.h"
 #include "muster/base/strings.h"
 #include "muster/store/file_lock.h"
 
@@ -409,8 +409,7 @@ void FileStore::wait_for(const char* operation_name,
                          std::string* value) {
   const Deadline deadline(bounded_timeout(timeout));
   constexpr milliseconds kNextLook{250};
-  constexpr std::chrono::microseconds kLongestPause{10'000};
-  auto pause = std::chrono::microseconds(100);
+  Pauses pauses{std::chrono::microseconds(100), milliseconds(10)};
   for (;;) {
     off_t seen = 0;
     {
@@ -428,10 +427,8 @@ void FileStore::wait_for(const char* operation_name,
                                  cat("file '", options_.path, "'"));
     }
     const Deadline next_look(std::min(deadline.left(), kNextLook));
-    while (file_size() == seen && !next_look.passed()) {
-      std::this_thread::sleep_for(std::min<std::chrono::microseconds>(pause, next_look.left()));
-      pause = std::min(2 * pause, kLongestPause);
-    }
+    while (file_size() == seen && !next_look.passed())
+      pauses.wait(next_look);
   }
 }
 

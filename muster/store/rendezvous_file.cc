@@ -11,12 +11,12 @@
 #include <chrono>
 #include <memory>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/pauses.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
@@ -138,7 +138,7 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path, milliseconds t
                   format_duration(timeout),
                   ", got none; start the job in a folder that its hosts share, or set "
                   "MASTER_ADDR and MASTER_PORT (muster run: --rdzv-endpoint)");
-    std::this_thread::sleep_for(std::min(kLookEvery, deadline.left()));
+    sleep_within(deadline, kLookEvery);
   }
   WipedBytes<kMostBytes> bytes;
   const ssize_t size = ::read(open_private_file(path).get(), bytes.data, kMostBytes);
@@ -189,7 +189,7 @@ FoundRendezvous connect_by_rendezvous_file(const std::string& path,
                  path,
                  "' names; waiting for the file of its process with rank 0");
     }
-    std::this_thread::sleep_for(std::min(kConnectAgainAfter, deadline.left()));
+    sleep_within(deadline, kConnectAgainAfter);
   }
 }
 
