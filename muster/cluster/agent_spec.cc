@@ -60,8 +60,7 @@ bool steers_programs(const std::string& name) {
 
 // The members of the launcher's options that are sent as they are. What only the coordinator needs
 // stays here.
-template <class Options, class Visit>
-void visit_launch(Options& options, const Visit& visit) {
+constexpr auto kLaunchMembers = [](auto& options, const auto& visit) {
   visit("argv", options.argv);
   visit("cpu_slots", options.cpu_slots);
   visit("lease", options.lease);
@@ -87,55 +86,52 @@ void visit_launch(Options& options, const Visit& visit) {
   // The agent asks its machine for what these two need; the plan is made elsewhere.
   visit("cpu_only", options.request.cpu_only);
   visit("policy", options.request.policy);
-}
+};
 
-template <class Program, class Visit>
-void visit_program(Program& program, const Visit& visit) {
+constexpr auto kProgramMembers = [](auto& program, const auto& visit) {
   visit("argv", program.argv);
   visit("num_ranks", program.num_ranks);
   visit("role", program.role);
-}
+};
 
-template <class Options, class Visit>
-void visit_cluster(Options& cluster, const Visit& visit) {
+constexpr auto kClusterMembers = [](auto& cluster, const auto& visit) {
   visit("min_hosts", cluster.min_hosts);
   visit("max_hosts", cluster.max_hosts);
   visit("node_rank", cluster.node_rank);
   visit("endpoint", cluster.endpoint);
   visit("host_name", cluster.host_name);
   visit("join_milliseconds", cluster.join_timeout);
-}
+};
 
-// Members that are another type in JSON follow those of visit_launch.
+// Members that are another type in JSON follow kLaunchMembers.
 Json launch_to_json(const LaunchOptions& options) {
-  Json json = members_to_json([&](const auto& visit) { visit_launch(options, visit); });
+  Json json = members_to_json(options, kLaunchMembers);
   json["replaces"] = options.failure_policy == FailurePolicy::replace;
   json["gpus"] = options.request.gpus.text;
   json["numa_binding"] = to_string(options.request.numa_binding);
   json["more_programs"] = Json::array();
   for (const ProgramRanks& more : options.more_programs) {
-    json["more_programs"].push_back(
-        members_to_json([&](const auto& visit) { visit_program(more, visit); }));
+    json["more_programs"].push_back(members_to_json(more, kProgramMembers));
   }
   return json;
 }
 
 LaunchOptions launch_from(const Json& json) {
   LaunchOptions options;
-  members_from_json(json, [&](const auto& visit) { visit_launch(options, visit); });
+  members_from_json(json, options, kLaunchMembers);
   if (json.at("replaces").get<bool>())
     options.failure_policy = FailurePolicy::replace;
   options.request.gpus = json.at("gpus").get<std::string>();
   options.request.numa_binding = parse_numa_binding(json.at("numa_binding").get<std::string>());
   for (const Json& more : json.at("more_programs")) {
     ProgramRanks& program = options.more_programs.emplace_back();
-    members_from_json(more, [&](const auto& visit) { visit_program(program, visit); });
+    members_from_json(more, program, kProgramMembers);
   }
   return options;
 }
 
 Json cluster_to_json(const ClusterOptions& cluster) {
-  Json json = members_to_json([&](const auto& visit) { visit_cluster(cluster, visit); });
+  Json json = members_to_json(cluster, kClusterMembers);
   json["silence_milliseconds"] = cluster.silence.limit().count();
   return json;
 }
@@ -143,7 +139,7 @@ Json cluster_to_json(const ClusterOptions& cluster) {
 // The agent of a launcher serves nothing, whatever backend its launcher has.
 ClusterOptions cluster_from(const Json& json) {
   ClusterOptions cluster{.backend = "remote", .remote = true};
-  members_from_json(json, [&](const auto& visit) { visit_cluster(cluster, visit); });
+  members_from_json(json, cluster, kClusterMembers);
   cluster.silence = Silence(milliseconds(json.at("silence_milliseconds").get<int64_t>()));
   return cluster;
 }

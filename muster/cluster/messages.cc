@@ -54,10 +54,9 @@ Kind kind_of(const std::array<const char*, N>& names, const Json& json) {
   return static_cast<Kind>(found - names.begin());
 }
 
-// The members of a host's facts that are written as they are. These templates serve both
+// The members of a host's facts that are written as they are. These lists serve both
 // directions.
-template <class Facts, class Visit>
-void visit_facts(Facts& facts, const Visit& visit) {
+constexpr auto kFactsMembers = [](auto& facts, const auto& visit) {
   visit("id", facts.id);
   visit("min_hosts", facts.min_hosts);
   visit("max_hosts", facts.max_hosts);
@@ -67,10 +66,9 @@ void visit_facts(Facts& facts, const Visit& visit) {
   visit("master_port", facts.master_port);
   visit("store", facts.store);
   visit("muster_version", facts.muster_version);
-}
+};
 
-template <class AnyReport, class Visit>
-void visit_report(AnyReport& report, const Visit& visit) {
+constexpr auto kReportMembers = [](auto& report, const auto& visit) {
   visit("from", report.from);
   visit("number", report.number);
   visit("round", report.round);
@@ -78,10 +76,9 @@ void visit_report(AnyReport& report, const Visit& visit) {
   visit("error", report.error);
   visit("exit_code", report.exit_code);
   visit("signal", report.signal);
-}
+};
 
-template <class AnyOrder, class Visit>
-void visit_order(AnyOrder& order, const Visit& visit) {
+constexpr auto kOrderMembers = [](auto& order, const auto& visit) {
   visit("round", order.round);
   visit("num_hosts", order.num_hosts);
   visit("run_folder", order.run_folder);
@@ -98,15 +95,14 @@ void visit_order(AnyOrder& order, const Visit& visit) {
   visit("reason", order.reason);
   visit("exit_code", order.exit_code);
   visit("signal", order.signal);
-}
+};
 
-template <class AnyStored, class Visit>
-void visit_stored(AnyStored& stored, const Visit& visit) {
+constexpr auto kStoredMembers = [](auto& stored, const auto& visit) {
   visit("place", stored.place);
   visit("buckets", stored.buckets);
   visit("digest", stored.digest);
   visit("pieces", stored.pieces);
-}
+};
 
 // Whether a reader gives the member this value where it is missing. A GPU with instances then is in
 // MIG mode.
@@ -137,7 +133,7 @@ Json without_defaults(const Json& json) {
 
 Json to_json(const HostFacts& facts) {
   const VisibilityMasks& masks = facts.masks;
-  Json json = members_to_json([&](const auto& visit) { visit_facts(facts, visit); });
+  Json json = members_to_json(facts, kFactsMembers);
   json["masks"] =
       Json::array({member_json(masks.cuda), member_json(masks.rocr), member_json(masks.hip)});
   return json;
@@ -157,7 +153,7 @@ HostFacts facts_from(const Json& json, const std::string& machine) {
         "version of muster on every host");
   }
   HostFacts facts;
-  members_from_json(json, [&](const auto& visit) { visit_facts(facts, visit); });
+  members_from_json(json, facts, kFactsMembers);
   const Json& masks = json.at("masks");
   take_member(masks.at(0), facts.masks.cuda);
   take_member(masks.at(1), facts.masks.rocr);
@@ -217,7 +213,7 @@ const char* to_string(Order::Kind kind) {
 
 // A host that joins tells its facts, the machine in a line of its own; other reports have none.
 std::string to_text(const Report& report) {
-  Json json = members_to_json([&](const auto& visit) { visit_report(report, visit); });
+  Json json = members_to_json(report, kReportMembers);
   json["kind"] = to_string(report.kind);
   json["exits"] = to_json(report.exits);
   if (!report.facts)
@@ -229,7 +225,7 @@ std::string to_text(const Report& report) {
 Report report_from_text(const std::string& text) {
   return parse<Report>(text, "report of a host", [](const Json& json, const std::string& machine) {
     Report report{.kind = kind_of<Report::Kind>(kReportKinds, json)};
-    members_from_json(json, [&](const auto& visit) { visit_report(report, visit); });
+    members_from_json(json, report, kReportMembers);
     report.exits = exits_from(json.at("exits"));
     if (json.contains("facts"))
       report.facts = facts_from(json.at("facts"), machine);
@@ -239,12 +235,12 @@ Report report_from_text(const std::string& text) {
 
 // An order to start has a plan and a place instead of its hosts.
 std::string to_text(const Order& order, const StoredPlan& stored) {
-  Json json = members_to_json([&](const auto& visit) { visit_order(order, visit); });
+  Json json = members_to_json(order, kOrderMembers);
   json["kind"] = to_string(order.kind);
   json["exits"] = to_json(order.exits);
   if (order.kind == Order::Kind::start) {
     json["plan"] = plan_to_json(part_without_ranks(order.plan));
-    json["stored"] = members_to_json([&](const auto& visit) { visit_stored(stored, visit); });
+    json["stored"] = members_to_json(stored, kStoredMembers);
   } else {
     json["hosts"] = order.hosts;
   }
@@ -254,15 +250,14 @@ std::string to_text(const Order& order, const StoredPlan& stored) {
 Order order_from_text(const std::string& text) {
   return parse<Order>(text, "order of the coordinator", [](const Json& json, const std::string&) {
     Order order{.kind = kind_of<Order::Kind>(kOrderKinds, json)};
-    members_from_json(json, [&](const auto& visit) { visit_order(order, visit); });
+    members_from_json(json, order, kOrderMembers);
     order.exits = exits_from(json.at("exits"));
     if (order.kind != Order::Kind::start) {
       take_member(json.at("hosts"), order.hosts);
       return order;
     }
     order.plan = plan_from_json(json.at("plan").get<std::string>(), "the job's plan");
-    members_from_json(json.at("stored"),
-                      [&](const auto& visit) { visit_stored(order.stored, visit); });
+    members_from_json(json.at("stored"), order.stored, kStoredMembers);
     return order;
   });
 }

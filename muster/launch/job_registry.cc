@@ -51,8 +51,7 @@ std::string pid_namespace() {
   return std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
 }
 
-template <class Note, class Visit>
-void visit_note(Note& note, const Visit& visit) {
+constexpr auto kNoteMembers = [](auto& note, const auto& visit) {
   visit("id", note.id);
   visit("pid", note.pid);
   visit("started_ticks", note.started_ticks);
@@ -62,13 +61,13 @@ void visit_note(Note& note, const Visit& visit) {
   visit("devices", note.devices);
   visit("since_seconds", note.since_seconds);
   visit("master_port", note.master_port);
-}
+};
 
 }  // namespace
 
 // The note as a line of JSON. A program's command line may be long, and is cut.
 std::string job_note_text(const JobNote& note) {
-  JobJson document = members_to_json([&](const auto& visit) { visit_note(note, visit); });
+  JobJson document = members_to_json(note, kNoteMembers);
   document["schema"] = kJobSchema;
   document["pid_namespace"] = pid_namespace();
   document["program"] = note.program.substr(0, kMaxProgram);
@@ -84,7 +83,7 @@ std::optional<JobNote> job_note_from(const std::string& bytes) {
     if (document.at("schema") != kJobSchema || document.at("pid_namespace") != pid_namespace())
       return std::nullopt;
     JobNote note;
-    present_members_from_json(document, [&](const auto& visit) { visit_note(note, visit); });
+    present_members_from_json(document, note, kNoteMembers);
     return note;
   } catch (const JobJson::exception&) {
     return std::nullopt;

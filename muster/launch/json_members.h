@@ -1,6 +1,6 @@
 // JSON of a struct by one list of its members, which is both written and read by: a list is a
-// callable that calls its argument with the name and the member, for each member. So writer and
-// reader cannot drift apart.
+// callable that takes the struct and calls its other argument with the name and the member, for
+// each member. So writer and reader cannot drift apart.
 #pragma once
 
 #include <cstdint>
@@ -41,23 +41,23 @@ void take_member(const nlohmann::ordered_json& json, std::optional<T>& value) {
     take_member(json, value.emplace());
 }
 
-template <class List>
-nlohmann::ordered_json members_to_json(const List& list) {
+template <class T, class List>
+nlohmann::ordered_json members_to_json(const T& value, const List& list) {
   nlohmann::ordered_json json;
-  list([&](const char* name, const auto& member) { json[name] = member_json(member); });
+  list(value, [&](const char* name, const auto& member) { json[name] = member_json(member); });
   return json;
 }
 
 // Throws: nlohmann's exceptions for a member that is missing, or of another type.
-template <class List>
-void members_from_json(const nlohmann::ordered_json& json, const List& list) {
-  list([&](const char* name, auto& member) { take_member(json.at(name), member); });
+template <class T, class List>
+void members_from_json(const nlohmann::ordered_json& json, T& value, const List& list) {
+  list(value, [&](const char* name, auto& member) { take_member(json.at(name), member); });
 }
 
 // For JSON of other versions: a member that is missing keeps its value.
-template <class List>
-void present_members_from_json(const nlohmann::ordered_json& json, const List& list) {
-  list([&](const char* name, auto& member) {
+template <class T, class List>
+void present_members_from_json(const nlohmann::ordered_json& json, T& value, const List& list) {
+  list(value, [&](const char* name, auto& member) {
     const auto found = json.find(name);
     if (found != json.end())
       take_member(*found, member);

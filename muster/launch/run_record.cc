@@ -26,17 +26,15 @@ using RecordJson = nlohmann::ordered_json;
 
 constexpr const char* kRunSchema = "muster.run/1";
 
-template <class Attempt, class Visit>
-void visit_attempt(Attempt& attempt, const Visit& visit) {
+constexpr auto kAttemptMembers = [](auto& attempt, const auto& visit) {
   visit("attempt", attempt.attempt);
   visit("in_place", attempt.in_place);
   visit("began", attempt.began);
   visit("ended", attempt.ended);
   visit("fault", attempt.fault);
-}
+};
 
-template <class Launch, class Visit>
-void visit_launch_record(Launch& launch, const Visit& visit) {
+constexpr auto kLaunchRecordMembers = [](auto& launch, const auto& visit) {
   visit("run_id", launch.run_id);
   visit("argv", launch.argv);
   visit("more_argvs", launch.more_argvs);
@@ -50,10 +48,10 @@ void visit_launch_record(Launch& launch, const Visit& visit) {
   visit("max_restarts", launch.max_restarts);
   visit("began", launch.began);
   visit("ended", launch.ended);
-}
+};
 
 RecordJson attempt_json(const AttemptRecord& attempt) {
-  RecordJson json = members_to_json([&](const auto& visit) { visit_attempt(attempt, visit); });
+  RecordJson json = members_to_json(attempt, kAttemptMembers);
   json["exits"] = mapped(attempt.exits, [](const RankExit& exit) { return to_json(exit); });
   return json;
 }
@@ -68,7 +66,7 @@ RecordJson newest_json(const std::vector<T>& all, size_t most, RecordJson (*to_j
 }
 
 RecordJson launch_json(const LaunchRecord& launch) {
-  RecordJson json = members_to_json([&](const auto& visit) { visit_launch_record(launch, visit); });
+  RecordJson json = members_to_json(launch, kLaunchRecordMembers);
   json["exit_code"] = launch.ended ? RecordJson(launch.exit_code) : RecordJson(nullptr);
   json["outcome"] = launch.outcome;
   json["attempts"] = newest_json(launch.attempts, kMostAttempts, attempt_json);
@@ -77,7 +75,7 @@ RecordJson launch_json(const LaunchRecord& launch) {
 
 AttemptRecord attempt_from(const RecordJson& json) {
   AttemptRecord attempt;
-  present_members_from_json(json, [&](const auto& visit) { visit_attempt(attempt, visit); });
+  present_members_from_json(json, attempt, kAttemptMembers);
   attempt.exits = mapped(json.at("exits"), rank_exit_from_json);
   return attempt;
 }
@@ -85,7 +83,7 @@ AttemptRecord attempt_from(const RecordJson& json) {
 // Throws: nlohmann's exceptions for a launch without argv or attempts.
 LaunchRecord launch_from(const RecordJson& json) {
   LaunchRecord launch{.argv = json.at("argv"), .outcome = json.value("outcome", "")};
-  present_members_from_json(json, [&](const auto& visit) { visit_launch_record(launch, visit); });
+  present_members_from_json(json, launch, kLaunchRecordMembers);
   if (launch.ended)
     launch.exit_code = json.value("exit_code", 0);
   launch.attempts = mapped(json.at("attempts"), attempt_from);
