@@ -1,6 +1,6 @@
 // `add_unless_default` writes a member that readers take for its default where it is missing, and
-// `member_or_null` reads one of a text that may be anything; `or_null` writes a value that may not
-// be there. `json_text` is a value as text. For sources of JSON objects.
+// `member_or_null` and `text_or_empty` read one of a text that may be anything; `or_null` writes a
+// value that may not be there. `json_text` is a value as text. For sources of JSON objects.
 #pragma once
 
 #include <optional>
@@ -19,6 +19,13 @@ void add_unless_default(Json& object, const char* key, const Value& value) {
 template <class Json>
 Json member_or_null(const Json& value, const char* key) {
   return value.is_object() ? value.value(key, Json()) : Json();
+}
+
+// The member, if it is a text; else an empty one.
+template <class Json>
+std::string text_or_empty(const Json& value, const char* key) {
+  const Json found = member_or_null(value, key);
+  return found.is_string() ? found.template get<std::string>() : std::string();
 }
 
 // As {"step", or_null<Json>(rank.step)}.

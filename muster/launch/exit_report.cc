@@ -53,12 +53,6 @@ const char* signal_hint(int signal) {
   return lookup(kSignalHints, signal, "sent by another process");
 }
 
-// The text member of that name; empty where it is missing or no text.
-std::string text_or_empty(const Json& object, const char* name) {
-  const Json found = member_or_null(object, name);
-  return found.is_string() ? found.get<std::string>() : std::string();
-}
-
 std::string indented(const Strings& lines) {
   return sum_of<std::string>(
       lines, [](const std::string& line) { return cat("    | ", without_colors(line), "\n"); });

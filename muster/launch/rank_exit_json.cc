@@ -16,6 +16,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -79,11 +80,10 @@ Json to_json(const ErrorFacts& facts) {
 
 namespace {
 
-// The member of that name if it has that type, else null.
-Json member_of_type(const Json& json, const char* name, Json::value_t type) {
-  const auto found = json.find(name);
-  const bool is_there = found != json.end() && found->type() == type;
-  return is_there ? *found : Json();
+// The member, if it is a list; else null.
+Json list_or_null(const Json& json, const char* name) {
+  const Json found = member_or_null(json, name);
+  return found.is_array() ? found : Json();
 }
 
 bool is_rank(const Json& value) {
@@ -94,20 +94,13 @@ bool is_rank(const Json& value) {
 
 // A rank wrote it: a member of another type than it should have is left out.
 ErrorFacts error_facts_from_json(const Json& json) {
-  using Type = Json::value_t;
-  ErrorFacts facts;
-  if (!json.is_object())
-    return facts;
-  if (const Json code = member_of_type(json, "code", Type::string); !code.is_null())
-    facts.code = code;
-  if (const Json left = member_of_type(json, "left_early", Type::boolean); !left.is_null())
-    facts.left_early = left;
-  if (const Json signal = member_of_type(json, "signal", Type::string); !signal.is_null())
-    facts.signal = signal;
-  const Json said = member_of_type(json, "said", Type::array);
+  ErrorFacts facts{.code = text_or_empty(json, "code"),
+                   .signal = text_or_empty(json, "signal"),
+                   .left_early = member_or_null(json, "left_early") == true};
+  const Json said = list_or_null(json, "said");
   const auto is_text = std::views::filter([](const Json& line) { return line.is_string(); });
   facts.said = mapped(said | is_text, [](const Json& line) { return line.get<std::string>(); });
-  const Json lost_ranks = member_of_type(json, "lost_ranks", Type::array);
+  const Json lost_ranks = list_or_null(json, "lost_ranks");
   facts.lost_ranks = mapped(lost_ranks | std::views::filter(is_rank),
                             [](const Json& rank) { return rank.get<int>(); });
   return facts;
