@@ -28,6 +28,8 @@
 
 namespace muster {
 
+using nlohmann::ordered_json;
+
 namespace {
 
 using Kind = TensorDifference::Kind;
@@ -166,11 +168,11 @@ std::string differences_text(const ComparedFile& file) {
 
 // All tensors that differ; members that a kind of difference has no value for are left out.
 std::string differences_json(const std::vector<ComparedFile>& files, const DiffFlags& flags) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  ordered_json list = ordered_json::array();
   for (const auto& file : files) {
-    nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+    ordered_json tensors = ordered_json::array();
     for (const auto& tensor : file.difference.tensors) {
-      nlohmann::ordered_json item = {{"name", tensor.name}, {"what", to_string(tensor.kind)}};
+      ordered_json item = {{"name", tensor.name}, {"what", to_string(tensor.kind)}};
       add_unless_default(item, "a", tensor.first);
       add_unless_default(item, "b", tensor.second);
       if (tensor.kind == Kind::other_values)
@@ -179,15 +181,15 @@ std::string differences_json(const std::vector<ComparedFile>& files, const DiffF
         item["largest_difference"] = *tensor.largest;
       tensors.push_back(std::move(item));
     }
-    nlohmann::ordered_json row = {{"name", file.name}, {"equal_tensors", file.difference.equal}};
+    ordered_json row = {{"name", file.name}, {"equal_tensors", file.difference.equal}};
     add_unless_default(row, "only_in", file.only_in);
     row["different_tensors"] = std::move(tensors);
     list.push_back(std::move(row));
   }
-  const nlohmann::ordered_json document = {{"schema", "muster.checkpoint_diff/1"},
-                                           {"a", flags.first},
-                                           {"b", flags.second},
-                                           {"files", list}};
+  const ordered_json document = {{"schema", "muster.checkpoint_diff/1"},
+                                 {"a", flags.first},
+                                 {"b", flags.second},
+                                 {"files", list}};
   return json_text(document, 2, true) + "\n";
 }
 

@@ -20,7 +20,7 @@ constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxValues = 16'000'000;
 
 // Returns a wrong value as errors show it: short, and valid UTF-8 whatever it holds.
-std::string shown(const nlohmann::json& value) {
+std::string shown(const json& value) {
   if (value.is_object())
     return "an object";
   if (value.is_array())
@@ -33,14 +33,14 @@ std::string shown(const nlohmann::json& value) {
 
 // Refuses what nlohmann::json would let pass. (A callback given to nlohmann::json::parse could do
 // so, too, but takes time quadratic in the length of lists.)
-class Builder final : public nlohmann::json_sax<nlohmann::json> {
+class Builder final : public nlohmann::json_sax<json> {
  public:
   explicit Builder(const std::string& what) : what_(what) {}
 
-  nlohmann::json take() { return std::move(root_); }
+  json take() { return std::move(root_); }
 
-  bool start_object(size_t) override { return open(nlohmann::json::object()); }
-  bool start_array(size_t) override { return open(nlohmann::json::array()); }
+  bool start_object(size_t) override { return open(json::object()); }
+  bool start_array(size_t) override { return open(json::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
@@ -59,20 +59,18 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
-  bool number_integer(nlohmann::json::number_integer_t value) override { return add(value); }
-  bool number_unsigned(nlohmann::json::number_unsigned_t value) override { return add(value); }
-  bool number_float(nlohmann::json::number_float_t value, const std::string&) override {
-    return add(value);
-  }
+  bool number_integer(json::number_integer_t value) override { return add(value); }
+  bool number_unsigned(json::number_unsigned_t value) override { return add(value); }
+  bool number_float(json::number_float_t value, const std::string&) override { return add(value); }
   bool string(std::string& value) override { return add(std::move(value)); }
-  bool binary(nlohmann::json::binary_t&) override { refuse("text, got bytes"); }
+  bool binary(json::binary_t&) override { refuse("text, got bytes"); }
 
  private:
   [[noreturn]] void refuse(const std::string& expected) const {
     throw invalid_argument(printable(cat(what_, ": expected ", expected)));
   }
 
-  bool open(nlohmann::json&& value) {
+  bool open(json&& value) {
     if (open_.size() == kMaxDepth)
       refuse(cat("JSON nested at most ", kMaxDepth, " levels deep, got more"));
     open_.push_back(&place(std::move(value)));
@@ -84,13 +82,13 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool add(nlohmann::json&& value) {
+  bool add(json&& value) {
     place(std::move(value));
     return true;
   }
 
   // The number of values bounds the memory that the document takes.
-  nlohmann::json& place(nlohmann::json&& value) {
+  json& place(json&& value) {
     if (++values_ > kMaxValues)
       refuse(cat("at most ", kMaxValues, " values, got more"));
     if (open_.empty())
@@ -103,20 +101,20 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& what_;
   size_t values_ = 0;
-  nlohmann::json root_;
-  std::vector<nlohmann::json*> open_;  // objects and lists, each in the one before
-  nlohmann::json* member_ = nullptr;   // of the last open object, whose value comes next
+  json root_;
+  std::vector<json*> open_;  // objects and lists, each in the one before
+  json* member_ = nullptr;   // of the last open object, whose value comes next
 };
 
 }  // namespace
 
-nlohmann::json parse_strict_json(const std::string& text, const std::string& what) {
+json parse_strict_json(const std::string& text, const std::string& what) {
   Builder builder(what);
-  nlohmann::json::sax_parse(text, &builder);
+  json::sax_parse(text, &builder);
   return builder.take();
 }
 
-JsonObject::JsonObject(const nlohmann::json& value, std::string what, std::string path)
+JsonObject::JsonObject(const json& value, std::string what, std::string path)
     : value_(&value), what_(std::move(what)), path_(std::move(path)) {
   known_.reserve(value.size());
   if (value.is_object())
@@ -138,22 +136,22 @@ void JsonObject::fail(const std::string& key,
 }
 
 // Whoever asks for a member makes it known, whether or not it is there.
-const nlohmann::json* JsonObject::find(const char* key) {
+const json* JsonObject::find(const char* key) {
   known_.push_back(key);
   const auto member = value_->find(key);
   const bool is_there = member != value_->end() && !member->is_null();
   return is_there ? &*member : nullptr;
 }
 
-const nlohmann::json& JsonObject::require(const char* key) {
-  const nlohmann::json* const member = find(key);
+const json& JsonObject::require(const char* key) {
+  const json* const member = find(key);
   if (member == nullptr)
     fail(key, "a value", "nothing");
   return *member;
 }
 
 std::string JsonObject::text(const char* key) {
-  const nlohmann::json& member = require(key);
+  const json& member = require(key);
   if (!member.is_string())
     fail(key, "text", shown(member));
   return member.get<std::string>();
@@ -164,7 +162,7 @@ std::string JsonObject::text_or(const char* key, const std::string& fallback) {
 }
 
 bool JsonObject::boolean_or(const char* key, bool fallback) {
-  const nlohmann::json* const member = find(key);
+  const json* const member = find(key);
   if (member == nullptr)
     return fallback;
   if (!member->is_boolean())
@@ -174,7 +172,7 @@ bool JsonObject::boolean_or(const char* key, bool fallback) {
 
 // A number with a fraction is no integer, even where the fraction is 0.
 int64_t JsonObject::integer(const char* key, int64_t least, int64_t most) {
-  const nlohmann::json& member = require(key);
+  const json& member = require(key);
   // nlohmann::json keeps numbers from 2^63 as unsigned ones; read as signed they would be negative.
   const bool is_too_large = member.is_number_unsigned() && member.get<uint64_t>() > INT64_MAX;
   const bool is_integer = member.is_number_integer() && !is_too_large;
@@ -211,7 +209,7 @@ std::optional<uint64_t> JsonObject::optional_size(const char* key) {
 }
 
 std::optional<double> JsonObject::optional_number(const char* key) {
-  const nlohmann::json* const member = find(key);
+  const json* const member = find(key);
   if (member == nullptr)
     return std::nullopt;
   if (!member->is_number())
@@ -221,7 +219,7 @@ std::optional<double> JsonObject::optional_number(const char* key) {
 
 // Each object knows its place in the list, for errors.
 std::vector<JsonObject> JsonObject::objects(const char* key) {
-  const nlohmann::json& member = require(key);
+  const json& member = require(key);
   if (!member.is_array())
     fail(key, "a list", shown(member));
   std::vector<JsonObject> all;
@@ -236,13 +234,13 @@ std::vector<JsonObject> JsonObject::objects_or_none(const char* key) {
 }
 
 Strings JsonObject::texts_or_none(const char* key) {
-  const nlohmann::json* const member = find(key);
+  const json* const member = find(key);
   if (member == nullptr)
     return {};
   if (!member->is_array())
     fail(key, "a list of texts", shown(*member));
   Strings all;
-  for (const nlohmann::json& item : *member) {
+  for (const json& item : *member) {
     if (!item.is_string())
       fail(key, "a list of texts", cat("a list with ", shown(item)));
     all.push_back(item.get<std::string>());

@@ -15,6 +15,8 @@
 
 namespace muster {
 
+using nlohmann::json;
+
 // Errors show no more characters of a wrong value than these.
 inline constexpr size_t kMaxShown = 60;
 
@@ -22,13 +24,13 @@ inline constexpr size_t kMaxShown = 60;
 // Throws: invalid_argument with line and column; also when an object names a member twice
 // (nlohmann::json keeps the last silently), when the text nests deeper than 64 levels or holds more
 // than 16 million values.
-nlohmann::json parse_strict_json(const std::string& text, const std::string& what);
+json parse_strict_json(const std::string& text, const std::string& what);
 
 // One object of a document, at `path` ("hosts[0].gpus[1]"). Every reader throws invalid_argument
 // when the member is absent or of another type; `finish` throws when a member was never read.
 class JsonObject {
  public:
-  JsonObject(const nlohmann::json& value, std::string what, std::string path);
+  JsonObject(const json& value, std::string what, std::string path);
 
   std::string text(const char* key);
   std::string text_or(const char* key, const std::string& fallback);
@@ -53,11 +55,11 @@ class JsonObject {
                          const std::string& got) const;
 
  private:
-  const nlohmann::json* find(const char* key);  // null when the member is absent or null itself
-  const nlohmann::json& require(const char* key);
+  const json* find(const char* key);  // null when the member is absent or null itself
+  const json& require(const char* key);
   std::string path_of(const std::string& key) const;
 
-  const nlohmann::json* value_;
+  const json* value_;
   std::string what_;
   std::string path_;
   std::vector<std::string_view> known_;  // literals

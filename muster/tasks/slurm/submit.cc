@@ -25,6 +25,9 @@
 #include "muster/supervise/child.h"
 
 namespace muster {
+
+using nlohmann::ordered_json;
+
 namespace {
 
 constexpr size_t kMaxSaid = 4096;
@@ -89,14 +92,14 @@ std::string job_id_of(const std::string& said) {
 
 // Which job has which tasks, by the index of its array.
 std::string jobs_json(const SlurmPlan& plan, const Tasks& tasks, const Strings& job_ids) {
-  nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
+  ordered_json jobs = ordered_json::array();
   for (const size_t i : indices_of(job_ids)) {
-    nlohmann::ordered_json elements = nlohmann::ordered_json::object();
+    ordered_json elements = ordered_json::object();
     for (const size_t k : indices_of(plan.arrays[i].tasks))
       elements[cat(plan.arrays[i].indices[k])] = tasks[plan.arrays[i].tasks[k]].name;
     jobs.push_back({{"job", job_ids[i]}, {"tasks", std::move(elements)}});
   }
-  const nlohmann::ordered_json document = {{"schema", "muster.slurm/1"}, {"jobs", std::move(jobs)}};
+  const ordered_json document = {{"schema", "muster.slurm/1"}, {"jobs", std::move(jobs)}};
   return document.dump(2) + "\n";
 }
 
