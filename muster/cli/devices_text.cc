@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -223,7 +224,7 @@ std::string cpu_text(const Host& host) {
   if (host.cores.empty())
     return text;
   std::set<int> sockets;
-  std::map<int, std::vector<int>> nodes;
+  std::map<int, Ints> nodes;
   size_t num_threads = 0;
   for (const CpuCore& core : host.cores) {
     sockets.insert(core.socket);

@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/fd.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -109,7 +109,7 @@ std::string gpu_label(const DoctorFacts& facts, const GpuUuid& uuid) {
 CheckResult check_orphans(const DoctorFacts& facts) {
   const auto processes = own_processes(facts);
   std::map<std::string, Strings> found;
-  std::vector<int> pids;
+  Ints pids;
   for (const auto& [pid, process] : processes) {
     if (process.job.empty())
       continue;

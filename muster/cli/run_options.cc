@@ -24,6 +24,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/given.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/named_file.h"
 #include "muster/base/shown_text.h"
@@ -60,11 +61,11 @@ std::string wrong_piece(const std::string& text, std::string_view piece, size_t 
 }
 
 // Throws: invalid_argument naming the flag, also for a text without any number.
-std::vector<int> parse_ranks(const std::string& text,
-                             const std::string& flag,
-                             const std::string& expected,
-                             const std::string& next = "") {
-  std::vector<int> numbers;
+Ints parse_ranks(const std::string& text,
+                 const std::string& flag,
+                 const std::string& expected,
+                 const std::string& next = "") {
+  Ints numbers;
   for (const std::string& piece : split(text, ',')) {
     const auto value = parse_int(trim(piece));
     if (!value || *value < 0 || *value > kMostRanksOfHost)
@@ -86,7 +87,7 @@ std::string joined_by_commas(const std::string& text) {
 }
 
 // Reads --map: "3,1,0,2", or "@FILE" with such a list. An error in a file names the file.
-std::vector<int> parse_map(const std::string& text) {
+Ints parse_map(const std::string& text) {
   const std::string expected = "GPU indices by local rank as in 3,1,0,2";
   if (!text.starts_with('@')) {
     const bool is_file = path_exists(text);  // a long list is no file's name
@@ -111,9 +112,8 @@ int input_of_command() {
 // Returns a function that asks the command for a list, as --map takes it. The command is run once
 // for the same question: the plan may be made again, and its answers must not differ.
 auto map_of_command(const std::string& command) {
-  const auto answers = std::make_shared<std::map<Environment, std::vector<int>>>();
-  return [command, answers](
-             const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks) {
+  const auto answers = std::make_shared<std::map<Environment, Ints>>();
+  return [command, answers](const Host& host, const Ints& gpus, std::optional<int> num_ranks) {
     const Environment told = {{"MUSTER_MAP_HOST", host.name},
                               {"MUSTER_MAP_GPUS", join(gpus, ",")},
                               {"MUSTER_MAP_RANKS", text_of(num_ranks)}};
@@ -274,7 +274,7 @@ int signal_named(const std::string& name) {
   throw bad_flag("--signals-to-handle", "signal names as in SIGTERM,SIGINT", name);
 }
 
-std::vector<int> parse_signals(const std::string& text) {
+Ints parse_signals(const std::string& text) {
   return mapped(split(text, ','),
                 [](const std::string& piece) { return signal_named(std::string(trim(piece))); });
 }

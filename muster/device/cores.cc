@@ -24,12 +24,12 @@ struct FreeSet {
 };
 
 // Returns the CPUs of a mask of `num_cpus`; nothing when the kernel refuses it, errno says why.
-std::optional<std::vector<int>> cpus_by_mask_of(int num_cpus) {
+std::optional<Ints> cpus_by_mask_of(int num_cpus) {
   const std::unique_ptr<cpu_set_t, FreeSet> set(CPU_ALLOC(num_cpus));
   const size_t bytes = CPU_ALLOC_SIZE(num_cpus);
   if (sched_getaffinity(0, bytes, set.get()) != 0)
     return std::nullopt;
-  std::vector<int> cpus;
+  Ints cpus;
   for (int cpu = 0; cpu < num_cpus; ++cpu) {
     if (CPU_ISSET_S(cpu, bytes, set.get()))
       cpus.push_back(cpu);
@@ -39,7 +39,7 @@ std::optional<std::vector<int>> cpus_by_mask_of(int num_cpus) {
 
 }  // namespace
 
-std::vector<int> usable_cpus() {
+Ints usable_cpus() {
   for (int num_cpus = 1024; num_cpus <= kMostCpus; num_cpus *= 2) {
     if (auto cpus = cpus_by_mask_of(num_cpus))
       return std::move(*cpus);

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
 // The CPUs of the affinity mask, in order. Empty when the kernel does not tell.
-std::vector<int> usable_cpus();
+Ints usable_cpus();
 
 // The cores of the affinity mask, or the tightest cgroup quota (v2 cpu.max, v1 cpu.cfs_quota_us)
 // rounded up when that is less; at least 1. `root` holds proc/ and sys/; empty: this machine.

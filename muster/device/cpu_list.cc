@@ -17,7 +17,7 @@ namespace {
                          "'");
 }
 
-void sort_each_once(std::vector<int>& cpus) {
+void sort_each_once(Ints& cpus) {
   std::ranges::sort(cpus);
   const auto repeated = std::ranges::unique(cpus);
   cpus.erase(repeated.begin(), repeated.end());
@@ -25,8 +25,8 @@ void sort_each_once(std::vector<int>& cpus) {
 
 }  // namespace
 
-std::vector<int> parse_cpu_list(std::string_view text) {
-  std::vector<int> cpus;
+Ints parse_cpu_list(std::string_view text) {
+  Ints cpus;
   if (trim(text).empty())
     return cpus;
   for (const std::string& piece : split(trim(text), ',')) {
@@ -50,7 +50,7 @@ std::vector<int> parse_cpu_list(std::string_view text) {
 }
 
 // Runs of neighbouring CPUs become ranges, as the kernel writes them.
-std::string to_cpu_list(std::vector<int> cpus) {
+std::string to_cpu_list(Ints cpus) {
   sort_each_once(cpus);
   Strings ranges;
   for (size_t i = 0; i < cpus.size();) {

@@ -3,14 +3,15 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
 // Sorted, each once; the empty text is the empty list.
 // Throws: invalid_argument for anything else, and for numbers beyond 65535.
-std::vector<int> parse_cpu_list(std::string_view text);
+Ints parse_cpu_list(std::string_view text);
 
-std::string to_cpu_list(std::vector<int> cpus);
+std::string to_cpu_list(Ints cpus);
 
 }  // namespace muster

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -117,8 +118,8 @@ struct Nic {
   bool operator==(const Nic&) const = default;
 };
 
-struct CpuCore {               // one physical core
-  std::vector<int> cpus = {};  // the kernel's numbers of its hardware threads
+struct CpuCore {   // one physical core
+  Ints cpus = {};  // the kernel's numbers of its hardware threads
   int numa_node = 0;
   int socket = 0;
   int l3 = 0;  // which last-level cache; numbered from 0 on each host

@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -132,7 +133,7 @@ std::string in_quotes(const std::string& text) {
 }
 
 // The CPUs of a member's text. Throws: invalid_argument that names the member.
-std::vector<int> cpus_from(const JsonObject& object, const char* key, const std::string& text) {
+Ints cpus_from(const JsonObject& object, const char* key, const std::string& text) {
   try {
     return parse_cpu_list(text);
   } catch (const Error&) {

@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/numbers.h"
@@ -121,7 +122,7 @@ std::optional<int> only_numa_node(const std::string& sysroot) {
   if (!path_exists(system / "node"))
     return 0;
   try {
-    const std::vector<int> nodes = parse_cpu_list(read_line(system / "node" / "has_cpu"));
+    const Ints nodes = parse_cpu_list(read_line(system / "node" / "has_cpu"));
     return nodes.size() == 1 ? std::optional(nodes[0]) : std::nullopt;
   } catch (const Error&) {
     return std::nullopt;

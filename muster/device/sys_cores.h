@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -12,6 +13,6 @@ namespace muster {
 // The cores of `cpus`, near ones together; where /sys does not tell of a CPU, it is a core of its
 // own. The same as read_cpu_cores() for what both know. `sysroot`: a folder that holds sys/; empty:
 // this machine's.
-std::vector<CpuCore> read_sys_cores(const std::string& sysroot, const std::vector<int>& cpus);
+std::vector<CpuCore> read_sys_cores(const std::string& sysroot, const Ints& cpus);
 
 }  // namespace muster

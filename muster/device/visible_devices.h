@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -40,7 +41,7 @@ struct VisibleMig {
 };
 
 struct VisibleDevices {
-  std::vector<size_t> gpus;     // positions in the list given, by CUDA ordinal
+  Indices gpus;                 // positions in the list given, by CUDA ordinal
   std::vector<VisibleMig> mig;  // a list of MIG instances: these, and no GPU as a whole
   bool by_index = false;        // the list was of indices, not of UUIDs
   // What was cut and why, or what was read in another way than it is written, in one line; empty

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -22,7 +23,7 @@ namespace {
 
 // Positions in the list of GPUs, and why they end where they do.
 struct Shown {
-  std::vector<size_t> gpus;
+  Indices gpus;
   std::string remark;
 };
 
@@ -51,9 +52,7 @@ using Place = std::optional<size_t>;
 // The places in `shown` of the GPUs whose id is as `fits` asks. An id that muster made up for a GPU
 // is none that ROCm knows.
 template <class Fits>
-std::vector<size_t> places_by_id(const std::vector<Gpu>& gpus,
-                                 const std::vector<size_t>& shown,
-                                 const Fits& fits) {
+Indices places_by_id(const std::vector<Gpu>& gpus, const Indices& shown, const Fits& fits) {
   return filtered_indices(shown.size(), [&](size_t place) {
     const std::string& uuid = gpus[shown[place]].uuid.value;
     return !uuid.starts_with(kNoUniqueId) && fits(uuid);
@@ -61,9 +60,7 @@ std::vector<size_t> places_by_id(const std::vector<Gpu>& gpus,
 }
 
 // The id must be as long as ROCr wants it, and only one GPU may have it or begin with it.
-Place rocr_uuid(const std::vector<Gpu>& gpus,
-                const std::vector<size_t>& shown,
-                const std::string& token) {
+Place rocr_uuid(const std::vector<Gpu>& gpus, const Indices& shown, const std::string& token) {
   constexpr size_t kShortest = 5;  // "GPU-" and a digit
   constexpr size_t kLongest = 20;
   if (token.size() < kShortest || token.size() > kLongest)
@@ -87,9 +84,7 @@ Place rocr_number(size_t count, const std::string& token) {
 }
 
 // An empty mask hides everything. Of more entries than there are GPUs ROCr reads only as many.
-Shown after_rocr(const std::vector<Gpu>& gpus,
-                 const std::vector<size_t>& all,
-                 const std::string& mask) {
+Shown after_rocr(const std::vector<Gpu>& gpus, const Indices& all, const std::string& mask) {
   Shown shown;
   if (mask.empty())
     return shown;
@@ -113,9 +108,7 @@ Shown after_rocr(const std::vector<Gpu>& gpus,
 }
 
 // HIP takes any part of a UUID, and the first GPU that has it.
-Place hip_uuid(const std::vector<Gpu>& gpus,
-               const std::vector<size_t>& shown,
-               const std::string& part) {
+Place hip_uuid(const std::vector<Gpu>& gpus, const Indices& shown, const std::string& part) {
   const auto places =
       places_by_id(gpus, shown, [&](const std::string& uuid) { return has_text(uuid, part); });
   if (places.empty())
@@ -134,7 +127,7 @@ Place hip_number(size_t count, const std::string& entry) {
 
 // A GPU that was named before is passed over, and what follows it is not hidden.
 Shown after_hip(const std::vector<Gpu>& gpus,
-                const std::vector<size_t>& all,
+                const Indices& all,
                 const char* variable,
                 const std::string& mask) {
   Shown shown;

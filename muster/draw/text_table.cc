@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/utf8.h"
 
@@ -15,7 +16,7 @@ namespace {
 // Appends one line of cells. Blanks at its end, which a last column set left would have, are cut.
 void append_line(std::string& out,
                  const std::vector<TableColumn>& columns,
-                 const std::vector<int>& widths,
+                 const Ints& widths,
                  const Strings& cells) {
   std::string line;
   for (const size_t i : indices_of(columns)) {
@@ -33,7 +34,7 @@ void append_line(std::string& out,
 
 std::string format_table(const std::vector<TableColumn>& columns, const TableRows& rows) {
   Strings titles(columns.size());
-  std::vector<int> widths(columns.size());
+  Ints widths(columns.size());
   for (const size_t i : indices_of(columns)) {
     titles[i] = columns[i].title;
     widths[i] = count_characters(titles[i]);

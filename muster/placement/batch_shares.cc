@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -62,7 +63,7 @@ std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double
     remainders.push_back(exact - static_cast<long double>(whole));
     left -= whole;
   }
-  std::vector<size_t> order(weights.size());
+  Indices order(weights.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater(), [&](size_t rank) { return remainders[rank]; });
   // Fewer are left than there are ranks but for rounding, so going round again is a precaution.

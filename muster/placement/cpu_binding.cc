@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/divided_up.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -44,7 +45,7 @@ using Cores = std::vector<const CpuCore*>;
 
 // Returns all hardware threads of the cores.
 std::string cpu_list(const Cores& cores) {
-  std::vector<int> cpus;
+  Ints cpus;
   for (const CpuCore* core : cores)
     append_all(cpus, core->cpus);
   return to_cpu_list(std::move(cpus));

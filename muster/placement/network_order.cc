@@ -19,7 +19,7 @@ namespace muster {
 
 namespace {
 
-using Block = std::vector<size_t>;  // hosts, by their positions
+using Block = Indices;  // hosts, by their positions
 
 // A switch, or the whole network. Switches and hosts below it keep the order in which they came.
 class Switch {
@@ -93,9 +93,9 @@ Strings switches_of(const SwitchPaths& paths, const std::string& host) {
 }
 
 // The largest blocks come first, in the network's order, then what is left of each smaller size.
-std::vector<size_t> network_order(const SwitchPaths& paths,
-                                  const Strings& hosts,
-                                  const std::vector<int64_t>& blocks) {
+Indices network_order(const SwitchPaths& paths,
+                      const Strings& hosts,
+                      const std::vector<int64_t>& blocks) {
   Block order;
   if (paths.empty()) {
     order.resize(hosts.size());

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "muster/base/contains.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -16,7 +17,7 @@ namespace {
 // Whether a group of ranks along the axis lies on several hosts. Hosts count up with ranks, so the
 // first and the last rank of a group tell.
 bool leaves_host(const Plan& plan, const std::string& axis) {
-  return any_of(plan.mesh.groups({axis}), [&](const std::vector<int>& ranks) {
+  return any_of(plan.mesh.groups({axis}), [&](const Ints& ranks) {
     const RankPlan& first = plan.ranks[ranks.front()];
     const RankPlan& last = plan.ranks[ranks.back()];
     return first.host_index != last.host_index;

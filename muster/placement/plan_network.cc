@@ -6,10 +6,10 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -33,7 +33,7 @@ Strings places_of(const Plan& plan, const SwitchPaths& switches) {
 
 void note_places(const Plan& plan, const Strings& places, PlanNotes& notes) {
   Strings order;
-  std::map<std::string, std::vector<int>> ranks;
+  std::map<std::string, Ints> ranks;
   std::set<std::string> unknown;
   for (const size_t i : indices_of(places)) {
     if (places[i].empty()) {
@@ -60,7 +60,7 @@ void note_axes(const Plan& plan, const Strings& places, PlanNotes& notes) {
   Strings told;
   for (const MeshAxis& axis : plan.mesh.axes) {
     const auto groups = plan.mesh.groups({axis.name});
-    const auto crosses = [&](const std::vector<int>& ranks) {
+    const auto crosses = [&](const Ints& ranks) {
       return any_of(ranks, [&](int r) { return places[r] != places[ranks.front()]; });
     };
     const auto across = std::ranges::count_if(groups, crosses);

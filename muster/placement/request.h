@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/mesh_shape.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/network_order.h"
@@ -68,15 +69,13 @@ struct Request {
   // `rank_memory_bytes`, "mesh" with `mesh`, "fastest" with `scores` for nothing else, else
   // "sequential".
   std::string policy = {};
-  std::vector<int> map = {};  // policy "list": GPU index of each local rank, on every host
+  Ints map = {};  // policy "list": GPU index of each local rank, on every host
   // `map` for one host, as `muster run --map-command` tells it: from the indices of the host's
   // selected GPUs, and the number of ranks that was asked for there. Called several times for a
   // host.
-  std::function<std::vector<int>(
-      const Host& host, const std::vector<int>& gpus, std::optional<int> num_ranks)>
-      map_of = {};
+  std::function<Ints(const Host& host, const Ints& gpus, std::optional<int> num_ranks)> map_of = {};
   // `map` as a function, called once per host with GPUs; returns one index per rank on that host.
-  std::function<std::vector<int>(const Host& host, int num_ranks)> choose = {};
+  std::function<Ints(const Host& host, int num_ranks)> choose = {};
   // Of the inventory, in this order. Empty: all, in the order of the network where `switches` tells
   // it.
   std::vector<HostRequest> hosts = {};

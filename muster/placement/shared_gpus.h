@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/placement/policy/policy.h"
 
 namespace muster {
@@ -19,7 +20,7 @@ inline DeviceKey device_key(const UsableGpu& gpu) {
 }
 
 // The local ranks on each device.
-using Sharers = std::map<DeviceKey, std::vector<int>>;
+using Sharers = std::map<DeviceKey, Ints>;
 
 Sharers sharers_of(const std::vector<PolicyChoice>& choices);
 

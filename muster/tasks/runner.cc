@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -168,7 +169,7 @@ class TaskRunner {
   // Starts what can be started now. All records are written before anything runs, so that what runs
   // is known whatever becomes of this process.
   void start_tasks() {
-    std::vector<int> fresh;
+    Ints fresh;
     try {
       prepare_all(fresh);
       journal_.write();
@@ -184,7 +185,7 @@ class TaskRunner {
   }
 
   // The schedule is asked again when another job was faster: the task may go to other GPUs.
-  void prepare_all(std::vector<int>& fresh) {
+  void prepare_all(Ints& fresh) {
     bool refused = true;
     while (refused && !ending_) {
       refused = false;
@@ -194,7 +195,7 @@ class TaskRunner {
   }
 
   // Takes the leases and writes the record. False when another job has a GPU of it.
-  bool prepare(TaskStart& start, std::vector<int>& fresh) {
+  bool prepare(TaskStart& start, Ints& fresh) {
     LiveTask live{.task = start.task, .where = std::move(start.where)};
     const int id = ++last_id_;
     try {
@@ -364,7 +365,7 @@ class TaskRunner {
 
   void count(const PendingEnd& end) {
     const TaskResult& result = outcome_.results[end.task];
-    const std::vector<size_t> skipped = tell_schedule(end, result);
+    const Indices skipped = tell_schedule(end, result);
     if (end.how == AttemptEnd::refused && !ending_)
       view_.refused(end.task, result);
     if (end.how == AttemptEnd::refused)
@@ -377,7 +378,7 @@ class TaskRunner {
   }
 
   // Returns the tasks that will never start, since this one has failed.
-  std::vector<size_t> tell_schedule(const PendingEnd& end, const TaskResult& result) {
+  Indices tell_schedule(const PendingEnd& end, const TaskResult& result) {
     switch (end.how) {
       case AttemptEnd::done:
         schedule_.done(end.task);
@@ -404,7 +405,7 @@ class TaskRunner {
   }
 
   // Tasks that come after one that failed never start.
-  void skip(const std::vector<size_t>& tasks, size_t because) {
+  void skip(const Indices& tasks, size_t because) {
     const std::string reason = cat("after ", printable(tasks_[because].name), ", which failed");
     for (const size_t task : tasks) {
       outcome_.results[task].state = TaskState::skipped;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 
@@ -103,10 +104,10 @@ const char* to_string(TaskState state);
 struct TaskAttempt {
   int attempt = 0;  // MUSTER_ATTEMPT
   std::string host = {};
-  Strings devices = {};               // "GPU-…", "MIG-…"; empty: CPU
-  std::vector<int> gpu_indices = {};  // the same by nvidia-smi's numbering
-  double gpu_fraction = 1;            // of each
-  std::vector<int> cpus = {};         // CPUs it was bound to; empty: not bound
+  Strings devices = {};     // "GPU-…", "MIG-…"; empty: CPU
+  Ints gpu_indices = {};    // the same by nvidia-smi's numbering
+  double gpu_fraction = 1;  // of each
+  Ints cpus = {};           // CPUs it was bound to; empty: not bound
   double began = 0;
   std::optional<double> ended = {};
   int exit_code = 0;  // when signal == 0

@@ -26,14 +26,14 @@ std::optional<uint32_t> parse_group(std::string_view text) {
 }  // namespace
 
 // The text is bounded before it is cut into groups.
-std::optional<std::vector<int>> parse_cpu_mask(std::string_view text) {
+std::optional<Ints> parse_cpu_mask(std::string_view text) {
   text = trim(text);
   if (text.empty() || text.size() > kMaxGroups * 11)
     return std::nullopt;
   const Strings groups = split(text, ',');
   if (groups.size() > kMaxGroups)
     return std::nullopt;
-  std::vector<int> cpus;
+  Ints cpus;
   int first = 0;  // the CPU of the group's lowest bit
   for (const std::string& group : std::views::reverse(groups)) {
     const auto bits = parse_group(group);

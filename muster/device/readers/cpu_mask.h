@@ -4,13 +4,14 @@
 
 #include <optional>
 #include <string_view>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
 // The numbers of the bits that are set, sorted; the last group is that of CPUs 0 to 31. Nothing for
 // other texts and for numbers beyond 16383. Source: hwloc_bitmap_snprintf(3); Linux,
 // Documentation/admin-guide/cputopology.
-std::optional<std::vector<int>> parse_cpu_mask(std::string_view text);
+std::optional<Ints> parse_cpu_mask(std::string_view text);
 
 }  // namespace muster

@@ -27,7 +27,7 @@ LinkKind DeviceTree::link(size_t a, size_t b) const {
   return top.meet == LinkKind::pix && several_switches ? LinkKind::pxb : top.meet;
 }
 
-LinkMatrix DeviceTree::links(const std::vector<size_t>& from, const std::vector<size_t>& to) const {
+LinkMatrix DeviceTree::links(const Indices& from, const Indices& to) const {
   return mapped(from,
                 [&](size_t a) { return mapped(to, [&](size_t b) { return Link{link(a, b)}; }); });
 }

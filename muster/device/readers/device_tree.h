@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -25,7 +26,7 @@ class DeviceTree {
   LinkKind link(size_t a, size_t b) const;
 
   // A row for each of `from`, with a link to each of `to`.
-  LinkMatrix links(const std::vector<size_t>& from, const std::vector<size_t>& to) const;
+  LinkMatrix links(const Indices& from, const Indices& to) const;
 
  private:
   struct Node {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
@@ -136,7 +137,7 @@ class Bandwidths {
   }
 
   const BandwidthMatrix& matrix_;
-  std::vector<size_t> rows_;     // of each GPU
+  Indices rows_;                 // of each GPU
   std::vector<double> through_;  // of each GPU: to all switches
 };
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -123,7 +124,7 @@ class HwlocReader {
   }
 
   // A mask that cannot be read is an error: what hangs below it would have no place.
-  std::vector<int> mask(pugi::xml_node object, const char* attribute) const {
+  Ints mask(pugi::xml_node object, const char* attribute) const {
     const char* const text = object.attribute(attribute).value();
     const auto bits = parse_cpu_mask(text);
     if (!bits)
@@ -132,8 +133,8 @@ class HwlocReader {
   }
 
   // The CPUs near a place are those of the nearest object above it that has any.
-  std::vector<int> cpus_of(const Place& place) const {
-    return place.cpus ? mask(place.cpus, "cpuset") : std::vector<int>();
+  Ints cpus_of(const Place& place) const {
+    return place.cpus ? mask(place.cpus, "cpuset") : Ints();
   }
 
   // An object with CPUs narrows the place, and devices meet on its NUMA node or, where it spans
@@ -155,7 +156,7 @@ class HwlocReader {
     if (std::string_view(object.attribute("type").value()) != "NUMANode" || !number)
       return;
     const std::string cpus = object.attribute("cpuset").value();
-    if (parse_cpu_mask(cpus).value_or(std::vector<int>()).empty())
+    if (parse_cpu_mask(cpus).value_or(Ints()).empty())
       return;
     int& first = first_node_.try_emplace(cpus, *number).first->second;
     first = std::min(first, *number);
@@ -163,7 +164,7 @@ class HwlocReader {
   }
 
   // Returns the one node that all of `nodes` are; nothing when they are several.
-  std::optional<int> only_node(const std::vector<int>& nodes) const {
+  std::optional<int> only_node(const Ints& nodes) const {
     std::optional<int> only;
     for (const int node : nodes) {
       const auto cpus = cpus_of_node_.find(node);
@@ -216,7 +217,7 @@ class HwlocReader {
       shared_l3_ = num_l3_++;
       socket_of_l3_ = place.socket;
     }
-    std::vector<int> cpus = cpus_of(place);
+    Ints cpus = cpus_of(place);
     if (cpus.size() > kMaxThreads)
       file_.fail(object, cat("at most ", kMaxThreads, " threads of a core"), "more");
     host_.cores.push_back({.cpus = std::move(cpus),

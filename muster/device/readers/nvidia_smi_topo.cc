@@ -16,6 +16,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -223,7 +224,7 @@ class TopoReader {
 
   std::string read_cpus(const Cell& cell) {
     try {
-      const std::vector<int> cpus = parse_cpu_list(cell.text);
+      const Ints cpus = parse_cpu_list(cell.text);
       cpus_.insert(cpus.begin(), cpus.end());
       return to_cpu_list(cpus);
     } catch (const Error&) {
@@ -368,7 +369,7 @@ class TopoReader {
   size_t line_ = 0;
   Strings columns_;  // "GPU0", …, "NIC0", …
   size_t num_gpus_ = 0;
-  std::vector<size_t> tail_;  // where the columns after those begin
+  Indices tail_;  // where the columns after those begin
   LinkMatrix matrix_;
   std::set<int> cpus_;  // near any GPU
   Host host_;

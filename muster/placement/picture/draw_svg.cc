@@ -16,6 +16,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/divided_up.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -138,7 +139,7 @@ SvgStyle line_style(const Link& link) {
 
 // The ranks of one host, where they are.
 struct HostRanks {
-  std::map<size_t, std::vector<int>> by_gpu;  // positions in Host::gpus
+  std::map<size_t, Ints> by_gpu;  // positions in Host::gpus
   std::vector<const RankPlan*> on_cpu;
   std::set<int> bound_cpus;
   int chip_rows = 0;
@@ -397,7 +398,7 @@ class HostPicture {
   }
 
   // Chips stand in rows at the foot of every GPU's box, at one height over the host.
-  void draw_ranks(const SvgBox& gpu, const std::vector<int>& ranks) {
+  void draw_ranks(const SvgBox& gpu, const Ints& ranks) {
     const int rows = ranks_.chip_rows;
     const int top = gpu.bottom() - rows * 20;
     if (std::ssize(ranks) > kMostChips) {

@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/divided_up.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/device/numbers.h"
 
@@ -77,7 +78,7 @@ class Groups {
   }
 
   const Host& host_;
-  std::vector<size_t> parent_;
+  Indices parent_;
   std::set<size_t> several_;  // roots of groups with several switches
 };
 

@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/device/numbers.h"
 
@@ -55,8 +56,8 @@ std::vector<LinkedPairs> pairs_by_link(const Host& host, const HostLayout& layou
 }
 
 // Returns a set of GPUs, grown greedily from the leftmost pair, in which all pairs are in `pairs`.
-std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
-  std::vector<size_t> members = {pairs.begin()->first, pairs.begin()->second};
+Indices clique_of(const std::set<Pair>& pairs) {
+  Indices members = {pairs.begin()->first, pairs.begin()->second};
   const size_t last = std::ranges::max(std::views::values(pairs));
   for (size_t candidate = members[1] + 1; candidate <= last; ++candidate) {
     const bool fits =
@@ -68,9 +69,7 @@ std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
 }
 
 // Ports are in the middle of a GPU's box until they are chosen.
-DrawnLink drawn_link(const Link& link,
-                     const std::vector<size_t>& members,
-                     const HostLayout& layout) {
+DrawnLink drawn_link(const Link& link, const Indices& members, const HostLayout& layout) {
   DrawnLink drawn{.link = link};
   drawn.ports = mapped(
       members, [&](size_t member) { return LinkPort{member, layout.gpus[member].box.middle()}; });
@@ -78,7 +77,7 @@ DrawnLink drawn_link(const Link& link,
 }
 
 // Removes all pairs of the members, in either order.
-void erase_inside(std::set<Pair>& pairs, const std::vector<size_t>& members) {
+void erase_inside(std::set<Pair>& pairs, const Indices& members) {
   for (const size_t a : members) {
     for (const size_t b : members)
       pairs.erase({a, b});
@@ -86,7 +85,7 @@ void erase_inside(std::set<Pair>& pairs, const std::vector<size_t>& members) {
 }
 
 // Returns all GPUs that can be reached over `pairs` from the first of them, in order.
-std::vector<size_t> component_of(const std::set<Pair>& pairs) {
+Indices component_of(const std::set<Pair>& pairs) {
   std::set<size_t> members = {pairs.begin()->first};
   for (size_t before = 0; before != members.size();) {
     before = members.size();
@@ -99,7 +98,7 @@ std::vector<size_t> component_of(const std::set<Pair>& pairs) {
 }
 
 // Whether any two of the members are a pair.
-bool joins_all(const std::set<Pair>& pairs, const std::vector<size_t>& members) {
+bool joins_all(const std::set<Pair>& pairs, const Indices& members) {
   for (const size_t i : indices_of(members)) {
     for (size_t j = i + 1; j < members.size(); ++j) {
       if (!pairs.contains({members[i], members[j]}))
@@ -118,7 +117,7 @@ void add_partial_bars(std::vector<DrawnLink>& links,
                       const HostLayout& layout) {
   std::set<Pair> rest;
   while (!same.pairs.empty()) {
-    const std::vector<size_t> members = component_of(same.pairs);
+    const Indices members = component_of(same.pairs);
     std::set<Pair> inside;
     std::ranges::copy_if(same.pairs, std::inserter(inside, inside.end()), [&](const Pair& pair) {
       return std::ranges::binary_search(members, pair.first);
@@ -147,7 +146,7 @@ std::vector<DrawnLink> find_links(const Host& host, const HostLayout& layout) {
     if (leads_over_host_bridges(same.link.kind))
       add_partial_bars(links, same, near, layout);
     while (!same.pairs.empty()) {
-      std::vector<size_t> members = clique_of(same.pairs);
+      Indices members = clique_of(same.pairs);
       if (members.size() < kFewestBarred)
         members.resize(2);
       erase_inside(same.pairs, members);
@@ -185,7 +184,7 @@ int choose_lanes(std::vector<DrawnLink>& links, int top) {
       lanes.push_back({.of_bars = drawn.is_bar(), .taken = {}});
     lanes[drawn.lane].taken.emplace_back(drawn.left(), drawn.right());
   }
-  std::vector<int> tops;
+  Ints tops;
   for (const Lane& lane : lanes) {
     tops.push_back(top);
     top += lane.of_bars ? kBarLane : kLineLane;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/policy/policy.h"
@@ -17,7 +18,7 @@ std::vector<PolicyChoice> choose_fastest(const PolicyInput& input, int num_ranks
   const auto scores = mapped(input.gpus, [&](const UsableGpu& gpu) {
     return need_score(input.request.scores, input.host, gpu, "--policy fastest");
   });
-  std::vector<size_t> order(scores.size());
+  Indices order(scores.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater(), [&](size_t gpu) { return scores[gpu]; });
   return in_turn(gpus_in_order(input, order), num_ranks, [&](size_t place) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/device/numbers.h"
@@ -26,8 +27,8 @@ const char* origin(const PolicyInput& input) {
 }
 
 // Returns each GPU's index once, though a GPU that is split stands in the list with each instance.
-std::vector<int> gpu_indices(const PolicyInput& input) {
-  std::vector<int> indices;
+Ints gpu_indices(const PolicyInput& input) {
+  Ints indices;
   for (const UsableGpu& gpu : input.gpus) {
     const int index = gpu_of(input.host, gpu).index.value;
     if (indices.empty() || indices.back() != index)
@@ -44,7 +45,7 @@ std::optional<int> ranks_asked_for(const PolicyInput& input) {
   return input.request.nproc_per_node;
 }
 
-std::vector<int> map_for(const PolicyInput& input) {
+Ints map_for(const PolicyInput& input) {
   if (!input.request.map_of)
     return input.request.map;
   return input.request.map_of(input.host, gpu_indices(input), ranks_asked_for(input));
@@ -54,7 +55,7 @@ std::vector<int> map_for(const PolicyInput& input) {
 int list_capacity(const PolicyInput& input) {
   if (input.request.choose)
     return one_rank_per_gpu(input);
-  const std::vector<int> map = map_for(input);
+  const Ints map = map_for(input);
   if (map.empty()) {
     throw invalid_argument(
         "--policy list: expected a GPU index for each rank, got none; give --map 3,1,0,2");
@@ -90,21 +91,21 @@ UsableGpu gpu_at(const PolicyInput& input,
   return found[mentions[index]++ % found.size()];
 }
 
-std::vector<int> indices_for(const PolicyInput& input, int num_ranks) {
+Ints indices_for(const PolicyInput& input, int num_ranks) {
   if (!input.request.choose)
     return map_for(input);
   return input.request.choose(input.host, num_ranks);
 }
 
 // Every rank's reason has the map, so the beginning of a long one is enough.
-std::string beginning_of_map(const std::vector<int>& map) {
+std::string beginning_of_map(const Ints& map) {
   constexpr size_t kMostShown = 16;
   const auto shown = std::span(map).first(std::min(map.size(), kMostShown));
   return cat(join(shown, ","), map.size() > kMostShown ? ",…" : "");
 }
 
 std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
-  const std::vector<int> map = indices_for(input, num_ranks);
+  const Ints map = indices_for(input, num_ranks);
   // A map may be gone round by --surplus share; a function was told how many are wanted.
   const int count = int_size(map);
   const bool fits = input.request.choose ? num_ranks == count : num_ranks >= count;

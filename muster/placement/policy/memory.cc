@@ -16,6 +16,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -29,7 +30,7 @@ namespace {
 enum class Sharing { no, even, tight };
 
 struct Fit {
-  std::vector<size_t> gpu_of_rank;  // places in PolicyInput::gpus
+  Indices gpu_of_rank;              // places in PolicyInput::gpus
   std::optional<int> too_big = {};  // the first local rank that found no place, if any
 };
 
@@ -43,10 +44,10 @@ class Fitting {
   }
 
   Fit fit(int num_ranks) {
-    std::vector<int> ranks(num_ranks);
+    Ints ranks(num_ranks);
     std::iota(ranks.begin(), ranks.end(), 0);
     std::ranges::stable_sort(ranks, std::greater(), [&](int rank) { return need(rank); });
-    Fit result{.gpu_of_rank = std::vector<size_t>(ranks.size())};
+    Fit result{.gpu_of_rank = Indices(ranks.size())};
     for (const int rank : ranks) {
       const auto gpu = best_for(need(rank));
       if (!gpu) {
@@ -84,7 +85,7 @@ class Fitting {
   const PolicyInput& input_;
   const Sharing sharing_;
   std::vector<uint64_t> free_;
-  std::vector<int> num_ranks_;
+  Ints num_ranks_;
 };
 
 // Needs differ from rank to rank, so the number is found by trying.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
 #include "muster/device/numbers.h"
@@ -26,8 +27,8 @@ constexpr double kMegaOfGiga = 1000;
 
 // Returns how much of each axis lies within a host of `num_ranks` ranks; the last axis first gets
 // what it needs. Ranks that no axis takes make an axis of their own before the others.
-std::vector<int> sizes_in_host(const std::vector<MeshAxis>& axes, int num_ranks) {
-  std::vector<int> sizes(axes.size(), 1);
+Ints sizes_in_host(const std::vector<MeshAxis>& axes, int num_ranks) {
+  Ints sizes(axes.size(), 1);
   for (size_t axis = axes.size(); axis-- > 0 && num_ranks > 1;) {
     const int size = axes[axis].size < 1 ? num_ranks : axes[axis].size;
     sizes[axis] = std::gcd(size, num_ranks);
@@ -77,8 +78,8 @@ bool any_link(const Bandwidths& all) {
 // NV18 450 GB/s".
 std::string reason_of(const PolicyInput& input,
                       const Bandwidths& all,
-                      const std::vector<int>& sizes,
-                      const std::vector<size_t>& order,
+                      const Ints& sizes,
+                      const Indices& order,
                       size_t place) {
   const auto& axes = input.request.mesh;
   size_t stride = 1;
@@ -104,9 +105,9 @@ std::string reason_of(const PolicyInput& input,
 
 // The order depends on these numbers alone, and a job's hosts are of few kinds: each is searched
 // once. Of more kinds the map begins anew.
-std::vector<size_t> order_of_kind(const Bandwidths& all, const std::vector<int>& sizes) {
+Indices order_of_kind(const Bandwidths& all, const Ints& sizes) {
   constexpr size_t kMostKinds = 64;
-  static thread_local std::map<std::pair<Bandwidths, std::vector<int>>, std::vector<size_t>> known;
+  static thread_local std::map<std::pair<Bandwidths, Ints>, Indices> known;
   const auto kind = std::pair(all, sizes);
   if (const auto found = known.find(kind); found != known.end())
     return found->second;

@@ -16,7 +16,7 @@ namespace {
 // Returns the quality of the links along each axis, from the last axis.
 std::vector<RingQuality> quality_of(const Bandwidths& bandwidth,
                                     const std::vector<std::vector<Neighbours>>& axes,
-                                    const std::vector<size_t>& order) {
+                                    const Indices& order) {
   std::vector<RingQuality> all;
   for (const auto& pairs : axes) {
     RingQuality& axis =
@@ -31,14 +31,14 @@ std::vector<RingQuality> quality_of(const Bandwidths& bandwidth,
 }
 
 // Tries every choice and order of the devices.
-std::vector<size_t> exact_mesh_order(const Bandwidths& bandwidth, const std::vector<int>& sizes) {
+Indices exact_mesh_order(const Bandwidths& bandwidth, const Ints& sizes) {
   const auto axes = mesh_neighbours(sizes);
-  std::vector<size_t> order(bandwidth.size());
+  Indices order(bandwidth.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ptrdiff_t places = 1;
   for (const int size : sizes)
     places *= size;
-  std::vector<size_t> best = order;
+  Indices best = order;
   auto best_quality = quality_of(bandwidth, axes, best);
   do {
     auto found = quality_of(bandwidth, axes, order);
@@ -56,15 +56,15 @@ std::vector<size_t> exact_mesh_order(const Bandwidths& bandwidth, const std::vec
 }  // namespace
 
 std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth,
-                                      const std::vector<int>& sizes,
-                                      const std::vector<size_t>& order) {
+                                      const Ints& sizes,
+                                      const Indices& order) {
   auto quality = quality_of(bandwidth, mesh_neighbours(sizes), order);
   std::reverse(quality.begin(), quality.end());
   return quality;
 }
 
 // Eight devices have 40 320 orders, which takes milliseconds; nine would take ten times that.
-std::vector<size_t> best_mesh_order(const Bandwidths& bandwidth, const std::vector<int>& sizes) {
+Indices best_mesh_order(const Bandwidths& bandwidth, const Ints& sizes) {
   if (bandwidth.size() <= kMaxExactMesh)
     return exact_mesh_order(bandwidth, sizes);
   return search_mesh_order(bandwidth, sizes);

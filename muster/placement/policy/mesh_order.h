@@ -6,22 +6,22 @@
 #include <cstddef>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/placement/policy/ring.h"
 
 namespace muster {
 
-inline constexpr std::size_t kMaxExactMesh = 8;
+inline constexpr size_t kMaxExactMesh = 8;
 
 // Of each axis, the rings along it taken together. `sizes` as of a mesh: the last counts fastest.
 std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth,
-                                      const std::vector<int>& sizes,
-                                      const std::vector<std::size_t>& order);
+                                      const Ints& sizes,
+                                      const Indices& order);
 
 // As many of the n devices as the sizes' product, in the best order: compared by the last axis'
 // slowest link, then by the sum of its links, then by the axis before. Exact for n ≤ kMaxExactMesh,
 // and there of several best orders the first in alphabetical order; for more devices a search
 // (mesh_search.h) that is never worse than 0, 1, 2 …, and that no bound holds to the best.
-std::vector<std::size_t> best_mesh_order(const Bandwidths& bandwidth,
-                                         const std::vector<int>& sizes);
+Indices best_mesh_order(const Bandwidths& bandwidth, const Ints& sizes);
 
 }  // namespace muster

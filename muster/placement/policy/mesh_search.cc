@@ -13,6 +13,7 @@
 #include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -210,14 +211,14 @@ std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
   return thresholds;
 }
 
-Order order_of_rows(const Bandwidths& bandwidth, const std::vector<int>& sizes);
+Order order_of_rows(const Bandwidths& bandwidth, const Ints& sizes);
 
 // Puts each row in a good order, and the rows in a good order for the axes before; then come the
 // devices that are left.
 Order arranged(const Bandwidths& bandwidth,
-               const std::vector<int>& sizes,  // NOLINT(misc-no-recursion)
+               const Ints& sizes,  // NOLINT(misc-no-recursion)
                const std::vector<Order>& rows) {
-  const std::vector<int> before(sizes.begin(), sizes.end() - 1);
+  const Ints before(sizes.begin(), sizes.end() - 1);
   const Bandwidths of_rows = between(bandwidth, rows);
   Order order;
   for (const size_t row : order_of_rows(of_rows, before)) {
@@ -237,7 +238,7 @@ Order arranged(const Bandwidths& bandwidth,
 
 // Improves several starts; `improver` remembers the best.
 void try_starts(const Bandwidths& bandwidth,
-                const std::vector<int>& sizes,  // NOLINT(misc-no-recursion)
+                const Ints& sizes,  // NOLINT(misc-no-recursion)
                 OrderImprover& improver) {
   const size_t size = sizes.back();
   Order in_order(bandwidth.size());
@@ -253,7 +254,7 @@ void try_starts(const Bandwidths& bandwidth,
 
 // Orders rows as if they were devices: quicker, and less thorough. There is an axis less each time.
 Order order_of_rows(const Bandwidths& bandwidth,
-                    const std::vector<int>& sizes) {  // NOLINT(misc-no-recursion)
+                    const Ints& sizes) {  // NOLINT(misc-no-recursion)
   if (bandwidth.size() <= kMaxExactMesh)
     return best_mesh_order(bandwidth, sizes);
   if (sizes.size() == 1)
@@ -265,7 +266,7 @@ Order order_of_rows(const Bandwidths& bandwidth,
 
 }  // namespace
 
-std::vector<size_t> search_mesh_order(const Bandwidths& bandwidth, const std::vector<int>& sizes) {
+Indices search_mesh_order(const Bandwidths& bandwidth, const Ints& sizes) {
   OrderImprover improver(bandwidth, sizes, kMaxMeshVisits);
   try_starts(bandwidth, sizes, improver);
   improver.shake();

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/placement/policy/ring.h"
 
 namespace muster {
 
 // As many of the devices as the sizes' product: from rows of the last axis that are cliques of fast
 // links, and from 0, 1, 2 …, by changes that improve the order.
-std::vector<std::size_t> search_mesh_order(const Bandwidths& bandwidth,
-                                           const std::vector<int>& sizes);
+Indices search_mesh_order(const Bandwidths& bandwidth, const Ints& sizes);
 
 }  // namespace muster

@@ -11,15 +11,15 @@
 
 namespace muster {
 
-std::map<std::optional<int>, std::vector<size_t>> gpus_by_numa_node(const PolicyInput& input) {
-  std::map<std::optional<int>, std::vector<size_t>> groups;
+std::map<std::optional<int>, Indices> gpus_by_numa_node(const PolicyInput& input) {
+  std::map<std::optional<int>, Indices> groups;
   for (const size_t i : indices_of(input.gpus)) {
     groups[numa_node_of(input.host, gpu_of(input.host, input.gpus[i]))].push_back(i);
   }
   return groups;
 }
 
-std::vector<size_t> switch_of_gpus(const PolicyInput& input) {
+Indices switch_of_gpus(const PolicyInput& input) {
   const LinkMatrix& links = input.host.gpu_links;
   const auto joined = [&](size_t a, size_t b) {
     const bool is_known = a < links.size() && b < links[a].size();
@@ -27,7 +27,7 @@ std::vector<size_t> switch_of_gpus(const PolicyInput& input) {
   };
   // PIX is transitive, so looking at the first GPU of each switch is enough. Every GPU is joined
   // with itself, which ends the search.
-  std::vector<size_t> switches(input.gpus.size());
+  Indices switches(input.gpus.size());
   std::iota(switches.begin(), switches.end(), size_t{0});
   for (const size_t i : indices_of(switches)) {
     size_t first = 0;

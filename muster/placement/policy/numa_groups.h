@@ -4,19 +4,19 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/placement/policy/policy.h"
 
 namespace muster {
 
 // NUMA node → places in PolicyInput::gpus, in order. GPUs whose node is not known are together
 // under nothing.
-std::map<std::optional<int>, std::vector<size_t>> gpus_by_numa_node(const PolicyInput& input);
+std::map<std::optional<int>, Indices> gpus_by_numa_node(const PolicyInput& input);
 
 // For each place of PolicyInput::gpus a number that is the same for GPUs behind one PCIe switch
 // (link PIX) and for the instances of one GPU.
-std::vector<size_t> switch_of_gpus(const PolicyInput& input);
+Indices switch_of_gpus(const PolicyInput& input);
 
 // "NUMA node 1" or "NUMA node not known".
 std::string numa_label(const std::optional<int>& node);

@@ -19,11 +19,11 @@ constexpr int kMaxShakes = 1000;
 
 }  // namespace
 
-std::size_t num_places(const std::vector<int>& sizes) {
+size_t num_places(const Ints& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), size_t{1}, std::multiplies<size_t>());
 }
 
-std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& sizes) {
+std::vector<std::vector<Neighbours>> mesh_neighbours(const Ints& sizes) {
   const size_t places = num_places(sizes);
   std::vector<std::vector<Neighbours>> axes;
   size_t stride = 1;
@@ -42,9 +42,7 @@ std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& siz
   return axes;
 }
 
-OrderImprover::OrderImprover(const Bandwidths& bandwidth,
-                             const std::vector<int>& sizes,
-                             size_t max_visits)
+OrderImprover::OrderImprover(const Bandwidths& bandwidth, const Ints& sizes, size_t max_visits)
     : bandwidth_(bandwidth),
       sizes_(sizes),
       axes_(mesh_neighbours(sizes)),

@@ -8,28 +8,29 @@
 #include <span>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/placement/policy/ring.h"
 
 namespace muster {
 
 // Two places that are neighbours along an axis.
 struct Neighbours {
-  std::size_t a, b;
+  size_t a, b;
 };
 
-std::size_t num_places(const std::vector<int>& sizes);
+size_t num_places(const Ints& sizes);
 
 // The neighbours along each axis, from the last: that is the order in which orders are compared.
-std::vector<std::vector<Neighbours>> mesh_neighbours(const std::vector<int>& sizes);
+std::vector<std::vector<Neighbours>> mesh_neighbours(const Ints& sizes);
 
 class OrderImprover {
  public:
   // All devices; the first are the ones used, by their places.
-  using Order = std::vector<std::size_t>;
+  using Order = Indices;
 
   // `max_visits` bounds the time: how many links are looked at. Both references must outlive this
   // object.
-  OrderImprover(const Bandwidths& bandwidth, const std::vector<int>& sizes, std::size_t max_visits);
+  OrderImprover(const Bandwidths& bandwidth, const Ints& sizes, size_t max_visits);
 
   // Takes `start` as far as single changes go; remembers the best order that it sees.
   void improve(Order start);
@@ -66,15 +67,15 @@ class OrderImprover {
   bool exchange_blocks();
   bool turn_pieces();
   bool move_devices();
-  std::span<std::size_t> piece(std::size_t from, std::size_t to);  // of the order: [from, to)
+  std::span<size_t> piece(size_t from, size_t to);  // of the order: [from, to)
 
   const Bandwidths& bandwidth_;
-  const std::vector<int>& sizes_;
+  const Ints& sizes_;
   const std::vector<std::vector<Neighbours>> axes_;
-  const std::size_t places_;
-  const std::size_t max_visits_;
+  const size_t places_;
+  const size_t max_visits_;
   const int64_t fastest_;
-  std::size_t visits_ = 0;
+  size_t visits_ = 0;
   Order order_;
   Quality quality_;
   Order best_;

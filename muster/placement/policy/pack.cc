@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -16,7 +17,7 @@
 namespace muster {
 namespace {
 
-using Group = std::vector<size_t>;  // places in PolicyInput::gpus
+using Group = Indices;  // places in PolicyInput::gpus
 
 GpuLoad load_of_group(const PolicyInput& input, const Group& group) {
   GpuLoad sum;

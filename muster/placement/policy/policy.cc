@@ -37,7 +37,7 @@ int one_rank_per_gpu(const PolicyInput& input) {
   return int_size(input.gpus);
 }
 
-std::vector<UsableGpu> gpus_in_order(const PolicyInput& input, const std::vector<size_t>& places) {
+std::vector<UsableGpu> gpus_in_order(const PolicyInput& input, const Indices& places) {
   return mapped(places, [&](const size_t place) { return input.gpus[place]; });
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/device/inventory.h"
 #include "muster/placement/request.h"
 #include "muster/placement/selection/usable_gpus.h"
@@ -54,7 +55,7 @@ const Policy& find_policy(std::string_view name);
 int one_rank_per_gpu(const PolicyInput& input);
 
 // The selected devices at these places of PolicyInput::gpus.
-std::vector<UsableGpu> gpus_in_order(const PolicyInput& input, const std::vector<size_t>& places);
+std::vector<UsableGpu> gpus_in_order(const PolicyInput& input, const Indices& places);
 
 // Puts local rank r on order[r % count], with reason(index in `order`).
 template <class Reason>

@@ -19,7 +19,7 @@ class ExactRing {
   ExactRing(const Bandwidths& bandwidth, int count)
       : bandwidth_(bandwidth), n_(bandwidth.size()), count_(count) {}
 
-  std::vector<size_t> solve() {
+  Indices solve() {
     slowest_ = best_slowest();
     fill_totals();
     return first_of_best();
@@ -145,10 +145,10 @@ class ExactRing {
 
   // Rings are walked backwards from their last device, which is the same ring, all best ones at
   // once: at every step those stay that go on with the lowest device.
-  std::vector<size_t> first_of_best() {
+  Indices first_of_best() {
     std::vector<State> paths = best_paths();
     keep_lowest(paths, [](const State& path) { return start_of(path.set); });
-    std::vector<size_t> ring = {start_of(paths[0].set)};
+    Indices ring = {start_of(paths[0].set)};
     for (int place = 1; place < count_; ++place) {
       keep_lowest(paths, [](const State& path) { return path.last; });
       ring.push_back(paths[0].last);
@@ -187,9 +187,7 @@ class ExactRing {
 };
 
 // Returns the quality of the links whose two devices are in one group.
-RingQuality quality_within(const Bandwidths& bandwidth,
-                           const std::vector<size_t>& ring,
-                           size_t group) {
+RingQuality quality_within(const Bandwidths& bandwidth, const Indices& ring, size_t group) {
   RingQuality quality{.slowest = INT64_MAX, .total = 0};
   for (size_t i = 1; i < ring.size(); ++i) {
     const bool begins_group = i % group == 0;
@@ -212,7 +210,7 @@ int64_t fastest_link(const Bandwidths& bandwidth) {
   return fastest;
 }
 
-RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<size_t>& ring) {
+RingQuality ring_quality(const Bandwidths& bandwidth, const Indices& ring) {
   RingQuality quality{.slowest = INT64_MAX, .total = 0};
   for (const size_t i : indices_of(ring)) {
     const int64_t link = bandwidth[ring[i]][ring[(i + 1) % ring.size()]];
@@ -222,10 +220,8 @@ RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<size_t>&
   return quality;
 }
 
-std::vector<size_t> turned_to_groups(const Bandwidths& bandwidth,
-                                     std::vector<size_t> ring,
-                                     size_t group) {
-  std::vector<size_t> best = ring;
+Indices turned_to_groups(const Bandwidths& bandwidth, Indices ring, size_t group) {
+  Indices best = ring;
   for (size_t turn = 1; turn < group; ++turn) {
     std::ranges::rotate(ring, ring.begin() + 1);
     if (quality_within(bandwidth, ring, group) > quality_within(bandwidth, best, group))
@@ -234,8 +230,8 @@ std::vector<size_t> turned_to_groups(const Bandwidths& bandwidth,
   return best;
 }
 
-std::vector<size_t> best_ring(const Bandwidths& bandwidth, size_t count) {
-  std::vector<size_t> ring(count);
+Indices best_ring(const Bandwidths& bandwidth, size_t count) {
+  Indices ring(count);
   std::iota(ring.begin(), ring.end(), 0);
   // Nothing is better than fastest links alone: so it is behind a switch that joins all with all.
   if (count < 2 || ring_quality(bandwidth, ring).slowest == fastest_link(bandwidth))

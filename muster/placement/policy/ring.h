@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "muster/base/lists.h"
+
 namespace muster {
 
 // bandwidth[a][b] == bandwidth[b][a] ≥ 0, in any unit; whole numbers, so that sums are exact and
@@ -21,27 +23,25 @@ struct RingQuality {
 };
 
 // The quality of a ring of at least two.
-RingQuality ring_quality(const Bandwidths& bandwidth, const std::vector<std::size_t>& ring);
+RingQuality ring_quality(const Bandwidths& bandwidth, const Indices& ring);
 
 // The same ring, begun so that the links within each `group` devices from there on are as fast as
 // can be: first the slowest of them, then their sum. `group` divides the ring's size.
-std::vector<std::size_t> turned_to_groups(const Bandwidths& bandwidth,
-                                          std::vector<std::size_t> ring,
-                                          std::size_t group);
+Indices turned_to_groups(const Bandwidths& bandwidth, Indices ring, size_t group);
 
 // 0 where there are no links.
 int64_t fastest_link(const Bandwidths& bandwidth);
 
-inline constexpr std::size_t kMaxExactRing = 16;
+inline constexpr size_t kMaxExactRing = 16;
 
 // The best ring of `count` (1 ≤ count ≤ n) devices: exact for n ≤ kMaxExactRing, and there of
 // several best ones the one that comes first in alphabetical order; for more a search that is never
 // worse than 0, 1, 2 …. Source: Held and Karp's dynamic programme over subsets (1962), with a
 // bottleneck before the sum.
-std::vector<std::size_t> best_ring(const Bandwidths& bandwidth, std::size_t count);
+Indices best_ring(const Bandwidths& bandwidth, size_t count);
 
 // The part for n > kMaxExactRing: a ring of links as fast as can be found, and greedy rings from
 // every device, all improved by exchanges.
-std::vector<std::size_t> search_ring(const Bandwidths& bandwidth, std::size_t count);
+Indices search_ring(const Bandwidths& bandwidth, size_t count);
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/placement/policy/order_improver.h"
 #include "muster/placement/policy/ring.h"
 
@@ -37,7 +38,7 @@ class PathRotation {
     }
   }
 
-  std::optional<std::vector<size_t>> find() {
+  std::optional<Indices> find() {
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
       begin();
       for (size_t step = 0; step < kStepsPerDevice * neighbours_.size(); ++step) {
@@ -118,21 +119,21 @@ class PathRotation {
 
   const size_t count_;
   std::mt19937 random_;  // the same machine gives the same ring everywhere
-  std::vector<std::vector<size_t>> neighbours_;
-  std::vector<size_t> path_;
+  std::vector<Indices> neighbours_;
+  Indices path_;
   std::vector<bool> in_path_;
 };
 
 // Returns the ring whose slowest link is as fast as rotations find. The search is by bisection: a
 // ring of fast links is one of slower links too.
-std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
+std::optional<Indices> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
   std::set<int64_t> values;
   for (const size_t a : indices_of(bandwidth)) {
     for (size_t b = 0; b < a; ++b)
       values.insert(bandwidth[a][b]);
   }
   const std::vector<int64_t> sorted(values.begin(), values.end());
-  std::optional<std::vector<size_t>> best;
+  std::optional<Indices> best;
   size_t low = 0;
   size_t high = sorted.size();
   while (low < high) {
@@ -149,7 +150,7 @@ std::optional<std::vector<size_t>> ring_of_fast_links(const Bandwidths& bandwidt
 }
 
 // Returns the ring's devices, then the others.
-std::vector<size_t> with_the_rest(std::vector<size_t> ring, size_t num_devices) {
+Indices with_the_rest(Indices ring, size_t num_devices) {
   std::vector<bool> taken(num_devices);
   for (const size_t device : ring)
     taken[device] = true;
@@ -161,9 +162,9 @@ std::vector<size_t> with_the_rest(std::vector<size_t> ring, size_t num_devices) 
 }
 
 // Goes from `start` always on to the device with the fastest link, of equals the lowest.
-std::vector<size_t> greedy_order(const Bandwidths& bandwidth, size_t start) {
-  std::vector<size_t> order = {start};
-  std::vector<size_t> left(bandwidth.size());
+Indices greedy_order(const Bandwidths& bandwidth, size_t start) {
+  Indices order = {start};
+  Indices left(bandwidth.size());
   std::iota(left.begin(), left.end(), size_t{0});
   std::erase(left, start);
   while (!left.empty()) {
@@ -178,10 +179,10 @@ std::vector<size_t> greedy_order(const Bandwidths& bandwidth, size_t start) {
 
 }  // namespace
 
-std::vector<size_t> search_ring(const Bandwidths& bandwidth, size_t count) {
-  const std::vector<int> sizes = {static_cast<int>(count)};
+Indices search_ring(const Bandwidths& bandwidth, size_t count) {
+  const Ints sizes = {static_cast<int>(count)};
   OrderImprover improver(bandwidth, sizes, kMaxRingVisits);
-  std::vector<size_t> in_order(bandwidth.size());
+  Indices in_order(bandwidth.size());
   std::iota(in_order.begin(), in_order.end(), size_t{0});
   improver.improve(in_order);
   if (const auto ring = ring_of_fast_links(bandwidth, count))

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/placement/policy/numa_groups.h"
 #include "muster/placement/policy/policy.h"
@@ -17,11 +18,11 @@ namespace muster {
 namespace {
 
 // Returns all devices in the order in which ranks take them.
-std::vector<size_t> spread_order(const PolicyInput& input) {
-  const std::vector<size_t> switches = switch_of_gpus(input);
+Indices spread_order(const PolicyInput& input) {
+  const Indices switches = switch_of_gpus(input);
   std::map<std::optional<int>, int> on_node;
   std::map<size_t, int> on_switch;
-  std::vector<size_t> left(input.gpus.size());
+  Indices left(input.gpus.size());
   std::iota(left.begin(), left.end(), size_t{0});
   const auto node_of = [&](size_t at) {
     return gpu_of(input.host, input.gpus[at]).numa_node;
@@ -29,7 +30,7 @@ std::vector<size_t> spread_order(const PolicyInput& input) {
   const auto switch_of = [&](size_t at) {
     return switches[at];
   };
-  std::vector<size_t> order;
+  Indices order;
   const auto differs_from_rank = [&](size_t at, const auto& place_of) {
     const bool begins_rank = order.size() % input.request.gpus_per_rank == 0;
     return !begins_rank && place_of(at) != place_of(order.back());

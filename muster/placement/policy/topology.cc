@@ -11,6 +11,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
 #include "muster/placement/policy/policy.h"
@@ -91,8 +92,7 @@ std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_rank
   }
   check_links(input);
   const Bandwidths all = bandwidths(input);
-  const std::vector<size_t> ring =
-      turned_to_groups(all, best_ring(all, count), input.request.gpus_per_rank);
+  const Indices ring = turned_to_groups(all, best_ring(all, count), input.request.gpus_per_rank);
   const std::string slowest = gigabytes(ring_quality(all, ring).slowest);
   return in_turn(gpus_in_order(input, ring), num_ranks, [&](size_t place) {
     const size_t here = ring[place];

@@ -8,6 +8,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -16,9 +17,8 @@ namespace muster {
 namespace {
 
 // Returns the positions of a vendor's GPUs, in the order of their indices.
-std::vector<size_t> in_index_order(const std::vector<Gpu>& gpus, Vendor vendor) {
-  std::vector<size_t> order =
-      filtered_indices(gpus.size(), [&](size_t i) { return gpus[i].vendor == vendor; });
+Indices in_index_order(const std::vector<Gpu>& gpus, Vendor vendor) {
+  Indices order = filtered_indices(gpus.size(), [&](size_t i) { return gpus[i].vendor == vendor; });
   std::ranges::sort(order, {}, [&](size_t position) { return gpus[position].index; });
   return order;
 }
@@ -112,7 +112,7 @@ void add_gpu(const Host& host, size_t position, int ordinal, int instance, Usabl
 }
 
 // Adds the GPUs at these positions, in the order in which a process sees them.
-void add_gpus(const Host& host, const std::vector<size_t>& positions, UsableGpus& usable) {
+void add_gpus(const Host& host, const Indices& positions, UsableGpus& usable) {
   int ordinal = 0;
   for (const size_t position : positions)
     add_gpu(host, position, ordinal++, -1, usable);
@@ -120,7 +120,7 @@ void add_gpus(const Host& host, const std::vector<size_t>& positions, UsableGpus
 
 // A mask of MIG instances shows them and no whole GPU.
 void add_nvidia(const Host& host, const std::optional<std::string>& mask, UsableGpus& usable) {
-  std::vector<size_t> positions = in_index_order(host.gpus, Vendor::nvidia);
+  Indices positions = in_index_order(host.gpus, Vendor::nvidia);
   if (mask && !positions.empty()) {
     const VisibleDevices visible = visible_devices(host.gpus, *mask);
     usable.mask_note = mask_note(host, *mask, visible);
@@ -134,7 +134,7 @@ void add_nvidia(const Host& host, const std::optional<std::string>& mask, Usable
 
 // A mask of HIP's that is empty hides nothing, and one of ROCr's all.
 void add_amd(const Host& host, const VisibilityMasks& masks, UsableGpus& usable) {
-  const std::vector<size_t> all = in_index_order(host.gpus, Vendor::amd);
+  const Indices all = in_index_order(host.gpus, Vendor::amd);
   if (all.empty())
     return;
   const HipMask hip = hip_mask(masks);
@@ -165,7 +165,7 @@ UsableGpus usable_gpus(const Host& host, const VisibilityMasks& masks) {
 }
 
 std::string describe(const Host& host, const UsableGpus& usable) {
-  const std::vector<int> indices = distinct(
+  const Ints indices = distinct(
       usable.gpus, [&](const UsableGpu& gpu) { return host.gpus[gpu.position].index.value; });
   const auto instances = std::ranges::count_if(usable.gpus, &UsableGpu::is_instance);
   const std::string gpus = framed(word_for(indices.size(), "GPU ", "GPUs "), join(indices, ", "));

@@ -146,7 +146,7 @@ void LocalHost::look_at_kept() {
       continue;
     }
     end_leases(kept->had);
-    const std::vector<int> gpus = std::move(kept->had.gpus);
+    const Ints gpus = std::move(kept->had.gpus);
     kept = kept_.erase(kept);
     for (const int gpu : gpus)
       tell_held(gpu);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/tasks/hosts/foreign_leases.h"
 #include "muster/tasks/hosts/memory_watch.h"
 #include "muster/tasks/hosts/task_host.h"
@@ -67,8 +68,8 @@ class LocalHost : public TaskHost {
  private:
   struct Running {  // a task that has GPUs
     std::string task;
-    std::vector<int> gpus;  // the pool's
-    int units = 0;          // of each
+    Ints gpus;      // the pool's
+    int units = 0;  // of each
     std::vector<Lease> leases = {};
   };
   struct Kept {  // of a task that has ended, but not all that it started

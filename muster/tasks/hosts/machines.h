@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory.h"
@@ -29,8 +30,8 @@ struct TaskMachine {
 
 struct TaskMachines {
   Inventory inventory = {};
-  VisibilityMasks masks = {};   // of all of its hosts
-  std::vector<int> slots = {};  // by host: tasks at a time; 0: no limit
+  VisibilityMasks masks = {};  // of all of its hosts
+  Ints slots = {};             // by host: tasks at a time; 0: no limit
   // The connection to each host: null for this machine. The list is empty where this is the only
   // one.
   std::vector<std::unique_ptr<RemoteHost>> connections = {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -35,7 +36,7 @@ void MemoryWatch::look(const std::set<int>& taken) {
     return;
   if (looked_ && Clock::now() - *looked_ < kLookAtMemoryEvery)
     return;
-  const std::vector<int> free = gpus_without(taken);
+  const Ints free = gpus_without(taken);
   if (free.empty())
     return;
   try {
@@ -49,7 +50,7 @@ void MemoryWatch::look(const std::set<int>& taken) {
 }
 
 // The pool's GPUs of which no task has a part, nor another instance of the same GPU.
-std::vector<int> MemoryWatch::gpus_without(const std::set<int>& taken) const {
+Ints MemoryWatch::gpus_without(const std::set<int>& taken) const {
   const std::vector<PoolGpu>& gpus = pool_.hosts()[host_].gpus;
   std::set<size_t> positions;
   for (const int gpu : taken)

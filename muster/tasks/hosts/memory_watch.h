@@ -9,9 +9,9 @@
 #include <optional>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/tasks/schedule/device_pool.h"
 
 namespace muster {
@@ -30,7 +30,7 @@ class MemoryWatch {
   void look(const std::set<int>& taken);
 
  private:
-  std::vector<int> gpus_without(const std::set<int>& taken) const;
+  Ints gpus_without(const std::set<int>& taken) const;
   void tell_of(int gpu, const Host& host) const;
 
   const DevicePool& pool_;

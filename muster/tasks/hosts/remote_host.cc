@@ -19,6 +19,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/folders.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shell.h"
@@ -301,7 +302,7 @@ void RemoteHost::give_up(const std::string& why) {
   if (events_.on_lost)
     events_.on_lost(problem_);
   const auto known = std::views::keys(tasks_);
-  std::vector<int> ids(known.begin(), known.end());
+  Ints ids(known.begin(), known.end());
   std::ranges::sort(ids);
   tasks_.clear();
   held_.clear();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory.h"
@@ -63,7 +64,7 @@ struct RemoteStart {
   int units = 0;      // of each
   uint64_t memory_bytes = 0;
   int cpus = 0;  // that it may count on
-  std::vector<int> bound = {};
+  Ints bound = {};
   std::string log = {};
 };
 

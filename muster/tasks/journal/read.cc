@@ -15,6 +15,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/stop_pause.h"
@@ -98,9 +99,9 @@ class JournalFold {
     TaskResult& result = state_.results[task];
     TaskAttempt attempt{.attempt = record.at("attempt"), .host = record.at("host")};
     attempt.devices = record.value("devices", Strings());
-    attempt.gpu_indices = record.value("gpus", std::vector<int>());
+    attempt.gpu_indices = record.value("gpus", Ints());
     attempt.gpu_fraction = record.value("fraction", 1.0);
-    attempt.cpus = record.value("cpus", std::vector<int>());
+    attempt.cpus = record.value("cpus", Ints());
     attempt.began = record.at("at");
     attempt.log = record.at("log");
     result.state = TaskState::running;

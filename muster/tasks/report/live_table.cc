@@ -154,7 +154,7 @@ void LiveTable::refused(size_t task, const TaskResult& result) {
   say_task(task, cat("could not begin (", printable(result.reason), "), and starts again"));
 }
 
-void LiveTable::skipped(const std::vector<size_t>& tasks, const std::string& reason) {
+void LiveTable::skipped(const Indices& tasks, const std::string& reason) {
   for (const size_t task : tasks)
     count_undone(task);
   if (tasks.size() > kMostSkippedNamed)

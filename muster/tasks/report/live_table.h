@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/report/run_view.h"
 
@@ -35,7 +36,7 @@ class LiveTable : public RunView {
   void started(size_t task, const TaskAttempt& attempt) override;
   void ended(size_t task, const TaskResult& result) override;
   void refused(size_t task, const TaskResult& result) override;
-  void skipped(const std::vector<size_t>& tasks, const std::string& reason) override;
+  void skipped(const Indices& tasks, const std::string& reason) override;
   void note(const std::string& text) override;
   void tick(const TaskSchedule& schedule, double now) override;
 
@@ -64,7 +65,7 @@ class LiveTable : public RunView {
   const Tasks& tasks_;
   LiveTableOptions options_;
   std::map<std::string, size_t> like_numbers_;
-  std::vector<size_t> likes_of_;  // by task
+  Indices likes_of_;  // by task
   std::vector<Like> likes_;
   std::map<size_t, TaskAttempt> running_;
   std::string pending_;   // lines that are to stay

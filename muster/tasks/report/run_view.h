@@ -3,8 +3,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/tasks/schedule/schedule.h"
 
@@ -21,7 +21,7 @@ class RunView : NoCopy {
   // The start never began: another job had a GPU of it.
   virtual void refused(size_t task, const TaskResult& result) = 0;
   // All that never start, for one reason.
-  virtual void skipped(const std::vector<size_t>& tasks, const std::string& reason) = 0;
+  virtual void skipped(const Indices& tasks, const std::string& reason) = 0;
   // A line for people: what is being waited for, why the run ends.
   virtual void note(const std::string& text) = 0;
   // Between events, and at least as often as a table wants to be drawn.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -125,7 +126,7 @@ class TimelineMaker {
   // The top of the highest place in the row where the fewest others are at that time. A window of
   // the bar's height moves down the row, and keeps the sum of what is taken in it.
   static double free_part(const std::vector<TimelineBar>& open, const TimelineBar& bar) {
-    std::vector<int> taken(kWholeRow, 0);
+    Ints taken(kWholeRow, 0);
     for (const TimelineBar& other : open) {
       const int end = std::min(kWholeRow, in_row(other.top + other.height));
       for (int i = in_row(other.top); i < end; ++i)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
@@ -13,11 +14,11 @@ namespace muster {
 namespace {
 
 // The host's GPUs that will do once no task of the run has any of them.
-std::vector<int> suitable_gpus(const DevicePool& pool,
-                               int host,
-                               const TaskNeed& need,
-                               const AllowedGpus& allowed) {
-  std::vector<int> suitable;
+Ints suitable_gpus(const DevicePool& pool,
+                   int host,
+                   const TaskNeed& need,
+                   const AllowedGpus& allowed) {
+  Ints suitable;
   if (need.gpus <= 0)
     return suitable;
   const std::vector<PoolGpu>& gpus = pool.hosts()[host].gpus;
@@ -44,10 +45,10 @@ std::optional<Claim> claim_on(const DevicePool& pool,
   if (mine.set_aside || mine.cpus < cpus)
     return std::nullopt;
   const int count = gpus_of(need);
-  std::vector<int> suitable = suitable_gpus(pool, host, need, allowed);
+  Ints suitable = suitable_gpus(pool, host, need, allowed);
   if (std::ssize(suitable) < count)
     return std::nullopt;
-  std::vector<int> fitting = suitable;
+  Ints fitting = suitable;
   std::erase_if(fitting, [&](int gpu) {
     return is_reserved(reserved, host, gpu) || !pool.has_room(need, allowed, host, gpu);
   });

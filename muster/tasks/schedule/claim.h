@@ -3,15 +3,15 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/tasks/schedule/device_pool.h"
 
 namespace muster {
 
 struct Claim {
   int host = 0;
-  std::vector<int> gpus = {};  // places in PoolHost::gpus
+  Ints gpus = {};  // places in PoolHost::gpus
   int cpus = 0;
   int missing_gpus = 0;  // that it still lacks there
   int missing_cpus = 0;

@@ -347,7 +347,7 @@ std::optional<DevicePool::Offer> DevicePool::offer_of(int host,
   const int cpus = cpus_for(need, mine);
   if (cpus > 0 && mine.cpus_left - reserved_cpus(reserved, host) < cpus)
     return std::nullopt;
-  std::vector<int> fitting;
+  Ints fitting;
   if (need.gpus > 0) {
     fitting = filtered_indices(int_size(mine.gpus), [&](int g) {
       return !is_reserved(reserved, host, g) && has_room(need, allowed, host, g);
@@ -370,17 +370,17 @@ std::optional<DevicePool::Offer> DevicePool::offer_of(int host,
 
 // GPUs that other programs use are taken only where there are too few others. Several are chosen by
 // their links; a single one by its size.
-std::optional<std::vector<int>> DevicePool::choose_gpus(const TaskNeed& need,
-                                                        int host,
-                                                        const std::vector<int>& fitting) const {
+std::optional<Ints> DevicePool::choose_gpus(const TaskNeed& need,
+                                            int host,
+                                            const Ints& fitting) const {
   const int count = gpus_of(need);
   if (count == 0)
-    return std::vector<int>();
+    return Ints();
   if (std::ssize(fitting) < count)
     return std::nullopt;
-  std::vector<int> calm = fitting;
+  Ints calm = fitting;
   std::erase_if(calm, [&](int g) { return is_disturbed(hosts_[host].gpus[g]); });
-  const std::vector<int>& chosen_of = std::ssize(calm) < count ? fitting : calm;
+  const Ints& chosen_of = std::ssize(calm) < count ? fitting : calm;
   if (count > 1)
     return best_linked(host, chosen_of, count);
   // The best fit is the smallest: what stays free can be of most use to others.
@@ -388,15 +388,13 @@ std::optional<std::vector<int>> DevicePool::choose_gpus(const TaskNeed& need,
     const PoolGpu& gpu = hosts_[host].gpus[g];
     return std::pair(gpu.units_left, gpu.memory_left);
   };
-  return std::vector<int>{*std::ranges::min_element(chosen_of, {}, what_is_left)};
+  return Ints{*std::ranges::min_element(chosen_of, {}, what_is_left)};
 }
 
 // The policy "topology" chooses where links are known, else "pack", which keeps to as few NUMA
 // nodes as it can.
-std::vector<int> DevicePool::best_linked(int host,
-                                         const std::vector<int>& fitting,
-                                         int count) const {
-  std::vector<int> key = {host, count};
+Ints DevicePool::best_linked(int host, const Ints& fitting, int count) const {
+  Ints key = {host, count};
   append_all(key, fitting);
   if (const auto known = linked_.find(key); known != linked_.end())
     return known->second;
@@ -416,7 +414,7 @@ std::vector<int> DevicePool::best_linked(int host,
 }
 
 // The bandwidth of the slowest link along the ring in GB/s; 0: not known, or a single GPU.
-double DevicePool::slowest_link(int host, const std::vector<int>& gpus) const {
+double DevicePool::slowest_link(int host, const Ints& gpus) const {
   const Host& real = inventory_.hosts[host];
   const auto& mine = hosts_[host].gpus;
   if (gpus.size() < 2)
@@ -435,7 +433,7 @@ double DevicePool::slowest_link(int host, const std::vector<int>& gpus) const {
 
 // CPUs of the first GPU's NUMA node come first; a CPU task gets those of the node that suits it.
 // The numbers are sorted. None where the free CPUs are too few or not known.
-std::vector<int> DevicePool::choose_cpus(int cpus, int host, const std::vector<int>& gpus) const {
+Ints DevicePool::choose_cpus(int cpus, int host, const Ints& gpus) const {
   const PoolHost& mine = hosts_[host];
   if (cpus == 0 || std::ssize(mine.free_cpus) < cpus)
     return {};
@@ -445,7 +443,7 @@ std::vector<int> DevicePool::choose_cpus(int cpus, int host, const std::vector<i
   std::vector<PoolCpu> near_first = mine.free_cpus;
   std::ranges::stable_partition(near_first,
                                 [&](const PoolCpu& cpu) { return cpu.numa_node == node; });
-  std::vector<int> chosen;
+  Ints chosen;
   for (int i = 0; i < cpus; ++i)
     chosen.push_back(near_first[i].cpu);
   std::ranges::sort(chosen);
@@ -453,7 +451,7 @@ std::vector<int> DevicePool::choose_cpus(int cpus, int host, const std::vector<i
 }
 
 // The CPUs that the task is bound to: all of the nodes where its GPUs and its own CPUs are.
-std::vector<int> DevicePool::bind(const Allocation& where) const {
+Ints DevicePool::bind(const Allocation& where) const {
   if (numa_binding_ == NumaBinding::none)
     return {};
   if (numa_binding_ == NumaBinding::exclusive)
@@ -466,7 +464,7 @@ std::vector<int> DevicePool::bind(const Allocation& where) const {
     if (has_cpu(where, cpu))
       nodes.insert(cpu.numa_node);
   }
-  std::vector<int> bound = mapped(
+  Ints bound = mapped(
       all | std::views::filter([&](const PoolCpu& cpu) { return nodes.contains(cpu.numa_node); }),
       &PoolCpu::cpu);
   // All CPUs are no binding. Where a GPU's node is not known, or has no CPU of ours, nothing is

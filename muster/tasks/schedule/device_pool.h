@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/launch/lease.h"
@@ -26,7 +27,7 @@ struct PoolOptions {
   VisibilityMasks masks = {};          // what the outer environment hides
   Scores scores = {};                  // for `fastest:N` of `gpus` and of `on`
   int cpus = 0;                        // per host; 0: all that it has
-  std::vector<int> slots = {};         // by host: most tasks at a time; 0 or absent: no limit
+  Ints slots = {};                     // by host: most tasks at a time; 0 or absent: no limit
   // node: on a host with several NUMA nodes, bind a task to the CPUs of its GPUs' node, or of a
   // node with enough free CPUs. exclusive: bind it to as many CPUs as it counts, which no other
   // task of the run uses; a task with GPUs that gives no number counts its GPUs' share of the
@@ -69,12 +70,12 @@ struct PoolHost {
 // The devices that a task has, on one host.
 struct Allocation {
   int host = 0;
-  std::vector<int> gpus = {};      // indices into PoolHost::gpus, best linked ones adjacent
-  int units = kWholeGpu;           // of each
-  uint64_t memory_bytes = 0;       // of each
-  int cpus = 0;                    // counted
-  std::vector<int> own_cpus = {};  // the counted CPUs, if known
-  std::vector<int> bound = {};     // CPUs to bind it to; empty: not bound
+  Ints gpus = {};             // indices into PoolHost::gpus, best linked ones adjacent
+  int units = kWholeGpu;      // of each
+  uint64_t memory_bytes = 0;  // of each
+  int cpus = 0;               // counted
+  Ints own_cpus = {};         // the counted CPUs, if known
+  Ints bound = {};            // CPUs to bind it to; empty: not bound
   bool operator==(const Allocation&) const = default;
 };
 
@@ -144,9 +145,7 @@ class DevicePool {
   bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
   // Chooses the need's GPUs among `fitting`; nothing: there are too few.
-  std::optional<std::vector<int>> choose_gpus(const TaskNeed& need,
-                                              int host,
-                                              const std::vector<int>& fitting) const;
+  std::optional<Ints> choose_gpus(const TaskNeed& need, int host, const Ints& fitting) const;
 
   void take(const Allocation& allocation);
   void give_back(const Allocation& allocation);
@@ -186,10 +185,10 @@ class DevicePool {
                                 const AllowedGpus& allowed,
                                 const Reserved& reserved) const;
   PoolGpu& gpu_at(int host, int gpu) { return hosts_[host].gpus[gpu]; }
-  double slowest_link(int host, const std::vector<int>& gpus) const;
-  std::vector<int> best_linked(int host, const std::vector<int>& fitting, int count) const;
-  std::vector<int> choose_cpus(int cpus, int host, const std::vector<int>& gpus) const;
-  std::vector<int> bind(const Allocation& where) const;
+  double slowest_link(int host, const Ints& gpus) const;
+  Ints best_linked(int host, const Ints& fitting, int count) const;
+  Ints choose_cpus(int cpus, int host, const Ints& gpus) const;
+  Ints bind(const Allocation& where) const;
 
   Inventory inventory_;
   NumaBinding numa_binding_;
@@ -199,7 +198,7 @@ class DevicePool {
   int64_t cpus_left_ = 0;   // of all hosts
   int64_t units_left_ = 0;  // of all GPUs
   // Finding rings is slow: these are results by host, count and the GPUs that are free.
-  mutable std::map<std::vector<int>, std::vector<int>> linked_;
+  mutable std::map<Ints, Ints> linked_;
 };
 
 }  // namespace muster

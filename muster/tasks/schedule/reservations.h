@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/tasks/schedule/claim.h"
 
 namespace muster {
@@ -59,7 +60,7 @@ class Reservations {
   void reserve_next(Reservation& reservation, const DevicePool& pool);
   Reserved reserved_beside(size_t task, const DevicePool& pool) const;
 
-  std::vector<int> backfilled_;  // by task: starts since it waits, on devices that it could use
+  Ints backfilled_;  // by task: starts since it waits, on devices that it could use
   std::vector<Reservation> all_;
   Reserved reserved_;      // all of that
   bool free_gpus_ = true;  // there is one that is not reserved

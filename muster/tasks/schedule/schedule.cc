@@ -107,7 +107,7 @@ void TaskSchedule::link_tasks() {
   }
   for (const size_t i : indices_of(tasks_))
     first_after_[i + 1] += first_after_[i];
-  std::vector<size_t> at(first_after_.begin(), first_after_.end() - 1);
+  Indices at(first_after_.begin(), first_after_.end() - 1);
   after_.resize(arrows.size());
   for (const auto& [from, to] : arrows)
     after_[at[from]++] = to;
@@ -115,9 +115,9 @@ void TaskSchedule::link_tasks() {
 
 // All tasks, each behind those that it comes after. Throws: invalid_argument where tasks come after
 // each other in a cycle.
-std::vector<size_t> TaskSchedule::in_order_of_after() const {
-  std::vector<int> missing(tasks_.size());
-  std::vector<size_t> order;
+Indices TaskSchedule::in_order_of_after() const {
+  Ints missing(tasks_.size());
+  Indices order;
   order.reserve(tasks_.size());
   for (const size_t i : indices_of(tasks_)) {
     missing[i] = states_[i].missing;
@@ -141,7 +141,7 @@ std::vector<size_t> TaskSchedule::in_order_of_after() const {
 
 // A task's path is one longer than the longest of its followers', so that these are measured first.
 void TaskSchedule::measure_critical_paths() {
-  const std::vector<size_t> order = in_order_of_after();
+  const Indices order = in_order_of_after();
   for (auto task = order.rbegin(); task != order.rend(); ++task) {
     int longest = 0;
     for (const size_t next : followers(*task))
@@ -347,9 +347,9 @@ TaskRetry TaskSchedule::failed(size_t task, double now) {
 }
 
 // All waiting tasks that come after it, at whatever distance, will never start.
-std::vector<size_t> TaskSchedule::skip_followers(size_t task) {
-  std::vector<size_t> skipped;
-  std::vector<size_t> todo = {task};
+Indices TaskSchedule::skip_followers(size_t task) {
+  Indices skipped;
+  Indices todo = {task};
   while (!todo.empty()) {
     const size_t from = todo.back();
     todo.pop_back();

@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/tasks/schedule/device_pool.h"
 #include "muster/tasks/schedule/reservations.h"
 #include "muster/tasks/task.h"
@@ -38,8 +39,8 @@
 namespace muster {
 
 struct ScheduleOptions {
-  int max_running = 0;            // tasks at a time, even if there is room for more; 0: no limit
-  std::vector<size_t> done = {};  // by an earlier run
+  int max_running = 0;  // tasks at a time, even if there is room for more; 0: no limit
+  Indices done = {};    // by an earlier run
 };
 
 struct TaskStart {
@@ -50,8 +51,8 @@ struct TaskStart {
 
 // The sequel of a failed start.
 struct TaskRetry {
-  std::optional<double> at = {};     // time of the next start; nothing: the task has failed
-  std::vector<size_t> skipped = {};  // tasks that come after it and will never start
+  std::optional<double> at = {};  // time of the next start; nothing: the task has failed
+  Indices skipped = {};           // tasks that come after it and will never start
 };
 
 // The state of a task in a run that another process continues.
@@ -173,7 +174,7 @@ class TaskSchedule {
 
   void link_tasks();
   void measure_critical_paths();
-  std::vector<size_t> in_order_of_after() const;
+  Indices in_order_of_after() const;
   void make_kinds();
   void check_possible(const Kind& kind, const Task& task) const;
   const Kind& kind_of(size_t task) const { return kinds_[states_[task].kind]; }
@@ -192,15 +193,15 @@ class TaskSchedule {
   }
   std::optional<TaskStart> place(const Kind& kind, size_t task) const;
   void begin(const TaskStart& start, double now);
-  std::vector<size_t> skip_followers(size_t task);
+  Indices skip_followers(size_t task);
 
   const Tasks& tasks_;
   DevicePool pool_;
   ScheduleOptions options_;
   std::unordered_map<std::string, size_t> numbers_;  // by name
   std::vector<State> states_;
-  std::vector<size_t> first_after_;  // by task: where its followers begin in after_
-  std::vector<size_t> after_;
+  Indices first_after_;  // by task: where its followers begin in after_
+  Indices after_;
   std::vector<Kind> kinds_;
   std::set<std::pair<Key, size_t>> heads_;  // the first ready task of each kind
   std::map<size_t, Running> running_;

@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -58,7 +59,7 @@ class SlurmPlanner {
   }
 
  private:
-  using Positions = std::vector<size_t>;
+  using Positions = Indices;
   using After = std::vector<std::pair<size_t, int>>;  // arrays and their elements, or kWholeArray
 
   void find_after() {
@@ -132,7 +133,7 @@ class SlurmPlanner {
     for (const size_t task : tasks)
       by_index[places_[after_[task][0]].index].push_back(task);
     if (by_index.size() == tasks.size()) {
-      std::vector<int> indices;
+      Ints indices;
       Positions in_order;
       for (const auto& [index, one] : by_index) {
         indices.push_back(index);
@@ -185,17 +186,14 @@ class SlurmPlanner {
   }
 
   void add_piece(const Positions& tasks, const After& after) {
-    std::vector<int> indices(tasks.size());
+    Ints indices(tasks.size());
     std::iota(indices.begin(), indices.end(), 0);
     add(tasks, indices, after, false);
   }
 
   // The array of the tasks with these indices. The file of elements has a line for each index,
   // empty where there is none.
-  void add(const Positions& tasks,
-           const std::vector<int>& indices,
-           const After& after,
-           bool corresponding) {
+  void add(const Positions& tasks, const Ints& indices, const After& after, bool corresponding) {
     const size_t number = plan_.arrays.size();
     SlurmArray array{
         .tasks = tasks, .indices = indices, .after = after, .corresponding = corresponding};

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/placement/plan.h"
 #include "muster/tasks/task.h"
@@ -31,9 +32,9 @@ struct SlurmOptions {
 
 // All tasks that ask for the same and are after the same.
 struct SlurmArray {
-  std::vector<size_t> tasks = {};  // positions in the list given
-  std::vector<int> indices = {};   // the array's index of each
-  Strings arguments = {};          // of sbatch, before --dependency and the script
+  Indices tasks = {};      // positions in the list given
+  Ints indices = {};       // the array's index of each
+  Strings arguments = {};  // of sbatch, before --dependency and the script
   std::string script_path = {};
   std::string script = {};
   std::string elements_path = {};

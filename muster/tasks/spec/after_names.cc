@@ -30,7 +30,7 @@ constexpr size_t kMaxNamesCompared = 100'000;  // for the nearest one, in an err
 class AfterResolver {
  public:
   AfterResolver(const std::vector<TaskTemplate>& templates,
-                const std::vector<size_t>& begins,
+                const Indices& begins,
                 Tasks& tasks,
                 SpecProblems& problems)
       : templates_(templates),
@@ -61,7 +61,7 @@ class AfterResolver {
   }
 
  private:
-  using Positions = std::vector<size_t>;
+  using Positions = Indices;
 
   // `of` is the entry's template. An entry that means no task is told once, and not for each
   // combination.
@@ -227,7 +227,7 @@ class AfterResolver {
   }
 
   const std::vector<TaskTemplate>& templates_;
-  const std::vector<size_t>& begins_;
+  const Indices& begins_;
   Tasks& tasks_;
   SpecProblems& problems_;
   std::vector<Positions> after_;
@@ -240,18 +240,18 @@ class AfterResolver {
 }  // namespace
 
 void resolve_after(const std::vector<TaskTemplate>& templates,
-                   const std::vector<size_t>& begins,
+                   const Indices& begins,
                    Tasks& tasks,
                    SpecProblems& problems) {
   AfterResolver(templates, begins, tasks, problems).resolve();
 }
 
 // Depth first, and without recursion: a chain may be as long as there are tasks.
-std::vector<size_t> find_cycle(const std::vector<std::vector<size_t>>& after) {
+Indices find_cycle(const std::vector<Indices>& after) {
   enum class Seen : uint8_t { no, on_path, done };
   std::vector<Seen> seen(after.size(), Seen::no);
-  std::vector<size_t> path;
-  std::vector<size_t> next;  // by step of the path: which of its `after` comes next
+  Indices path;
+  Indices next;  // by step of the path: which of its `after` comes next
   const auto enter = [&](size_t task) {
     seen[task] = Seen::on_path;
     path.push_back(task);

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
@@ -45,7 +45,7 @@ class SpecProblems {
 
   const std::string& text_;
   const std::string& source_;
-  std::vector<size_t> lines_;  // where each begins
+  Indices lines_;  // where each begins
   std::set<std::pair<std::pair<int, int>, std::string>> problems_;
 };
 

@@ -12,6 +12,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/spec/after_names.h"
@@ -138,7 +139,7 @@ Tasks tasks_of_text(const std::string& text, const std::string& source, Strings*
   problems.throw_if_any();
   check_sizes(templates, problems);
   Tasks tasks;
-  std::vector<size_t> begins;  // of each template's tasks
+  Indices begins;  // of each template's tasks
   for (const TaskTemplate& made_from : templates) {
     if (warnings != nullptr)
       warn_of_unused(made_from, source, *warnings);

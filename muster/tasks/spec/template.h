@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/spec/placeholders.h"
 #include "muster/tasks/task.h"
@@ -66,7 +67,7 @@ void expand_template(const TaskTemplate& source, Tasks& tasks);
 
 template <class Use>
 void muster::for_each_combination(const std::vector<TaskParameter>& each, const Use& use) {
-  std::vector<size_t> digits(each.size(), 0);
+  Indices digits(each.size(), 0);
   std::vector<std::string_view> values;
   values.reserve(each.size());
   for (const TaskParameter& parameter : each)
