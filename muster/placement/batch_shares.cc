@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 #include <queue>
 #include <utility>
 
@@ -63,8 +62,7 @@ std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double
     remainders.push_back(exact - static_cast<long double>(whole));
     left -= whole;
   }
-  Indices order(weights.size());
-  std::iota(order.begin(), order.end(), 0);
+  Indices order = numbers_below(weights.size());
   std::ranges::stable_sort(order, std::greater(), [&](size_t rank) { return remainders[rank]; });
   // Fewer are left than there are ranks but for rounding, so going round again is a precaution.
   for (size_t i = 0; left > 0; ++i, --left)

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <numeric>
 #include <ranges>
 #include <span>
 #include <utility>
@@ -96,12 +95,9 @@ Strings switches_of(const SwitchPaths& paths, const std::string& host) {
 Indices network_order(const SwitchPaths& paths,
                       const Strings& hosts,
                       const std::vector<int64_t>& blocks) {
+  if (paths.empty())
+    return numbers_below(hosts.size());
   Block order;
-  if (paths.empty()) {
-    order.resize(hosts.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    return order;
-  }
   Switch network;
   for (const size_t i : indices_of(hosts))
     network.add(switches_of(paths, hosts[i]), i);

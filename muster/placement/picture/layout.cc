@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -38,8 +37,8 @@ constexpr size_t kMostCoresDrawn = 512;  // of a node; with more, only their num
 // Joins devices that are below the same switches. GPUs come first in the numbering, then NICs.
 class Groups {
  public:
-  explicit Groups(const Host& host) : host_(host), parent_(host.gpus.size() + host.nics.size()) {
-    std::iota(parent_.begin(), parent_.end(), size_t{0});
+  explicit Groups(const Host& host)
+      : host_(host), parent_(numbers_below(host.gpus.size() + host.nics.size())) {
     join_all(host.gpu_links, 0);
     join_all(host.nic_links, host.gpus.size());
   }

@@ -2,7 +2,6 @@
 // which is the index unless the user gave another.
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <vector>
 
 #include "muster/base/lists.h"
@@ -18,8 +17,7 @@ std::vector<PolicyChoice> choose_fastest(const PolicyInput& input, int num_ranks
   const auto scores = mapped(input.gpus, [&](const UsableGpu& gpu) {
     return need_score(input.request.scores, input.host, gpu, "--policy fastest");
   });
-  Indices order(scores.size());
-  std::iota(order.begin(), order.end(), 0);
+  Indices order = numbers_below(scores.size());
   std::ranges::stable_sort(order, std::greater(), [&](size_t gpu) { return scores[gpu]; });
   return in_turn(gpus_in_order(input, order), num_ranks, [&](size_t place) {
     return cat("fastest: score ", scores[order[place]], ", ", place + 1, " of ", order.size());

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <ranges>
 #include <string>
@@ -44,8 +43,7 @@ class Fitting {
   }
 
   Fit fit(int num_ranks) {
-    Ints ranks(num_ranks);
-    std::iota(ranks.begin(), ranks.end(), 0);
+    Ints ranks = numbers_below(num_ranks);
     std::ranges::stable_sort(ranks, std::greater(), [&](int rank) { return need(rank); });
     Fit result{.gpu_of_rank = Indices(ranks.size())};
     for (const int rank : ranks) {

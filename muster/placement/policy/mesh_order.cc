@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "muster/placement/policy/mesh_search.h"
@@ -33,11 +32,8 @@ std::vector<RingQuality> quality_of(const Bandwidths& bandwidth,
 // Tries every choice and order of the devices.
 Indices exact_mesh_order(const Bandwidths& bandwidth, const Ints& sizes) {
   const auto axes = mesh_neighbours(sizes);
-  Indices order(bandwidth.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ptrdiff_t places = 1;
-  for (const int size : sizes)
-    places *= size;
+  Indices order = numbers_below(bandwidth.size());
+  const size_t places = num_places(sizes);
   Indices best = order;
   auto best_quality = quality_of(bandwidth, axes, best);
   do {

@@ -6,10 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <numeric>
 #include <optional>
-#include <set>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -200,12 +197,8 @@ Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) 
 
 // Returns the fastest bandwidths that there are; fewer of them where there are many devices.
 std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
-  std::set<int64_t, std::greater<>> values;
-  for (const size_t a : indices_of(bandwidth)) {
-    for (size_t b = 0; b < a; ++b)
-      values.insert(bandwidth[a][b]);
-  }
-  std::vector<int64_t> thresholds(values.begin(), values.end());
+  std::vector<int64_t> thresholds = link_bandwidths(bandwidth);
+  std::ranges::reverse(thresholds);
   const size_t most = kMaxThresholds * kThoroughSize / std::max(kThoroughSize, bandwidth.size());
   thresholds.resize(std::min(thresholds.size(), std::max<size_t>(most, 1)));
   return thresholds;
@@ -226,14 +219,7 @@ Order arranged(const Bandwidths& bandwidth,
     for (const size_t place : ring)
       order.push_back(rows[row][place]);
   }
-  std::vector<bool> is_used(bandwidth.size());
-  for (const size_t device : order)
-    is_used[device] = true;
-  for (const size_t device : indices_of(bandwidth)) {
-    if (!is_used[device])
-      order.push_back(device);
-  }
-  return order;
+  return with_the_rest(std::move(order), bandwidth.size());
 }
 
 // Improves several starts; `improver` remembers the best.
@@ -241,9 +227,7 @@ void try_starts(const Bandwidths& bandwidth,
                 const Ints& sizes,  // NOLINT(misc-no-recursion)
                 OrderImprover& improver) {
   const size_t size = sizes.back();
-  Order in_order(bandwidth.size());
-  std::iota(in_order.begin(), in_order.end(), size_t{0});
-  improver.improve(in_order);
+  improver.improve(numbers_below(bandwidth.size()));
   for (const int64_t least : thresholds_of(bandwidth)) {
     if (improver.is_ideal())
       return;

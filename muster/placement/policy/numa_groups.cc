@@ -2,7 +2,6 @@
 // which only the links between GPUs say.
 #include "muster/placement/policy/numa_groups.h"
 
-#include <numeric>
 #include <string>
 
 #include "muster/base/indices_of.h"
@@ -27,8 +26,7 @@ Indices switch_of_gpus(const PolicyInput& input) {
   };
   // PIX is transitive, so looking at the first GPU of each switch is enough. Every GPU is joined
   // with itself, which ends the search.
-  Indices switches(input.gpus.size());
-  std::iota(switches.begin(), switches.end(), size_t{0});
+  Indices switches = numbers_below(input.gpus.size());
   for (const size_t i : indices_of(switches)) {
     size_t first = 0;
     while (switches[first] != first || !joined(input.gpus[first].position, input.gpus[i].position))

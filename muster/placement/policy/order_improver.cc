@@ -10,6 +10,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 
 namespace muster {
 
@@ -21,6 +22,14 @@ constexpr int kMaxShakes = 1000;
 
 size_t num_places(const Ints& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), size_t{1}, std::multiplies<size_t>());
+}
+
+Indices with_the_rest(Indices order, size_t num_devices) {
+  std::vector<bool> is_used(num_devices);
+  for (const size_t device : order)
+    is_used[device] = true;
+  append_all(order, filtered_indices(num_devices, [&](size_t device) { return !is_used[device]; }));
+  return order;
 }
 
 std::vector<std::vector<Neighbours>> mesh_neighbours(const Ints& sizes) {
@@ -170,43 +179,42 @@ bool OrderImprover::exchange_blocks() {
   return better;
 }
 
-// Turns pieces of a row along the last axis the other way round.
-bool OrderImprover::turn_pieces() {
+// Calls `change` with the pieces of each row along the last axis that have `least` devices or more.
+template <class Change>
+bool OrderImprover::change_pieces(size_t least, const Change& change) {
   bool better = false;
   const size_t size = sizes_.back();
   for (size_t row = 0; row < places_; row += size) {
     for (size_t from = row; from < row + size && !is_over(); ++from) {
-      for (size_t to = from + 2; to <= row + size; ++to) {
-        const auto turn = [&] {
-          std::ranges::reverse(piece(from, to));
-        };
-        better |= keep_if_better(turn, turn);
-      }
+      for (size_t to = from + least; to <= row + size; ++to)
+        better |= change(piece(from, to));
     }
   }
   return better;
 }
 
+// Turns pieces of a row the other way round.
+bool OrderImprover::turn_pieces() {
+  return change_pieces(2, [&](std::span<size_t> turned) {
+    const auto turn = [&] {
+      std::ranges::reverse(turned);
+    };
+    return keep_if_better(turn, turn);
+  });
+}
+
 // Moves a device to another place of its row; those between move up.
 bool OrderImprover::move_devices() {
-  bool better = false;
-  const size_t size = sizes_.back();
-  for (size_t row = 0; row < places_; row += size) {
-    for (size_t from = row; from < row + size && !is_over(); ++from) {
-      for (size_t to = from + 2; to < row + size; ++to) {
-        const auto moved = piece(from, to + 1);
-        const auto forward = [&] {
-          std::ranges::rotate(moved, moved.begin() + 1);
-        };
-        const auto back = [&] {
-          std::ranges::rotate(moved, moved.end() - 1);
-        };
-        better |= keep_if_better(forward, back);
-        better |= keep_if_better(back, forward);
-      }
-    }
-  }
-  return better;
+  return change_pieces(3, [&](std::span<size_t> moved) {
+    const auto forward = [&] {
+      std::ranges::rotate(moved, moved.begin() + 1);
+    };
+    const auto back = [&] {
+      std::ranges::rotate(moved, moved.end() - 1);
+    };
+    const bool better = keep_if_better(forward, back);
+    return keep_if_better(back, forward) || better;
+  });
 }
 
 std::span<size_t> OrderImprover::piece(size_t from, size_t to) {

@@ -20,6 +20,9 @@ struct Neighbours {
 
 size_t num_places(const Ints& sizes);
 
+// The order's devices, then the others.
+Indices with_the_rest(Indices order, size_t num_devices);
+
 // The neighbours along each axis, from the last: that is the order in which orders are compared.
 std::vector<std::vector<Neighbours>> mesh_neighbours(const Ints& sizes);
 
@@ -63,6 +66,8 @@ class OrderImprover {
   void remember();
   template <class Change, class Undo>
   bool keep_if_better(const Change& change, const Undo& undo);
+  template <class Change>
+  bool change_pieces(size_t least, const Change& change);
   bool exchange_devices();
   bool exchange_blocks();
   bool turn_pieces();

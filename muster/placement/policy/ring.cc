@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <numeric>
+#include <set>
 
 #include "muster/base/indices_of.h"
 
@@ -38,12 +38,7 @@ class ExactRing {
   // Returns the largest bandwidth that all links of some ring reach: by bisection, since a ring of
   // fast links is one of slower ones too.
   int64_t best_slowest() const {
-    std::vector<int64_t> values;
-    for (size_t a = 0; a < n_; ++a) {
-      for (size_t b = 0; b < a; ++b)
-        values.push_back(bandwidth_[a][b]);
-    }
-    std::ranges::sort(values);
+    const std::vector<int64_t> values = link_bandwidths(bandwidth_);
     const auto fails = std::partition_point(
         values.begin() + 1, values.end(), [&](int64_t least) { return has_ring(least); });
     return *(fails - 1);
@@ -201,6 +196,13 @@ RingQuality quality_within(const Bandwidths& bandwidth, const Indices& ring, siz
 }  // namespace
 
 // Links have no direction, so half of the matrix is enough.
+std::vector<int64_t> link_bandwidths(const Bandwidths& bandwidth) {
+  std::set<int64_t> values;
+  for (const size_t a : indices_of(bandwidth))
+    values.insert(bandwidth[a].begin(), bandwidth[a].begin() + a);
+  return {values.begin(), values.end()};
+}
+
 int64_t fastest_link(const Bandwidths& bandwidth) {
   int64_t fastest = 0;
   for (const size_t a : indices_of(bandwidth)) {
@@ -231,8 +233,7 @@ Indices turned_to_groups(const Bandwidths& bandwidth, Indices ring, size_t group
 }
 
 Indices best_ring(const Bandwidths& bandwidth, size_t count) {
-  Indices ring(count);
-  std::iota(ring.begin(), ring.end(), 0);
+  Indices ring = numbers_below(count);
   // Nothing is better than fastest links alone: so it is behind a switch that joins all with all.
   if (count < 2 || ring_quality(bandwidth, ring).slowest == fastest_link(bandwidth))
     return ring;

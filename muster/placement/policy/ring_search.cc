@@ -3,10 +3,8 @@
 // Randomness has a fixed seed, so that the same machine gives the same ring everywhere.
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <random>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -127,12 +125,7 @@ class PathRotation {
 // Returns the ring whose slowest link is as fast as rotations find. The search is by bisection: a
 // ring of fast links is one of slower links too.
 std::optional<Indices> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
-  std::set<int64_t> values;
-  for (const size_t a : indices_of(bandwidth)) {
-    for (size_t b = 0; b < a; ++b)
-      values.insert(bandwidth[a][b]);
-  }
-  const std::vector<int64_t> sorted(values.begin(), values.end());
+  const std::vector<int64_t> sorted = link_bandwidths(bandwidth);
   std::optional<Indices> best;
   size_t low = 0;
   size_t high = sorted.size();
@@ -149,23 +142,10 @@ std::optional<Indices> ring_of_fast_links(const Bandwidths& bandwidth, size_t co
   return best;
 }
 
-// Returns the ring's devices, then the others.
-Indices with_the_rest(Indices ring, size_t num_devices) {
-  std::vector<bool> taken(num_devices);
-  for (const size_t device : ring)
-    taken[device] = true;
-  for (size_t device = 0; device < num_devices; ++device) {
-    if (!taken[device])
-      ring.push_back(device);
-  }
-  return ring;
-}
-
 // Goes from `start` always on to the device with the fastest link, of equals the lowest.
 Indices greedy_order(const Bandwidths& bandwidth, size_t start) {
   Indices order = {start};
-  Indices left(bandwidth.size());
-  std::iota(left.begin(), left.end(), size_t{0});
+  Indices left = numbers_below(bandwidth.size());
   std::erase(left, start);
   while (!left.empty()) {
     const std::vector<int64_t>& links = bandwidth[order.back()];
@@ -182,9 +162,7 @@ Indices greedy_order(const Bandwidths& bandwidth, size_t start) {
 Indices search_ring(const Bandwidths& bandwidth, size_t count) {
   const Ints sizes = {static_cast<int>(count)};
   OrderImprover improver(bandwidth, sizes, kMaxRingVisits);
-  Indices in_order(bandwidth.size());
-  std::iota(in_order.begin(), in_order.end(), size_t{0});
-  improver.improve(in_order);
+  improver.improve(numbers_below(bandwidth.size()));
   if (const auto ring = ring_of_fast_links(bandwidth, count))
     improver.improve(with_the_rest(*ring, bandwidth.size()));
   for (size_t start = 0; start < bandwidth.size() && !improver.is_ideal(); ++start)

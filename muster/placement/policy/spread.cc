@@ -3,7 +3,6 @@
 // further GPUs of a rank of several are as near to its earlier one as they can be.
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -22,8 +21,7 @@ Indices spread_order(const PolicyInput& input) {
   const Indices switches = switch_of_gpus(input);
   std::map<std::optional<int>, int> on_node;
   std::map<size_t, int> on_switch;
-  Indices left(input.gpus.size());
-  std::iota(left.begin(), left.end(), size_t{0});
+  Indices left = numbers_below(input.gpus.size());
   const auto node_of = [&](size_t at) {
     return gpu_of(input.host, input.gpus[at]).numa_node;
   };

@@ -4,7 +4,6 @@
 // are after the same element.
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -18,6 +17,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
+#include "muster/device/numbers.h"
 #include "muster/tasks/slurm/element.h"
 #include "muster/tasks/slurm/script.h"
 #include "muster/tasks/slurm/submit.h"
@@ -186,9 +186,7 @@ class SlurmPlanner {
   }
 
   void add_piece(const Positions& tasks, const After& after) {
-    Ints indices(tasks.size());
-    std::iota(indices.begin(), indices.end(), 0);
-    add(tasks, indices, after, false);
+    add(tasks, numbers_below(int_size(tasks)), after, false);
   }
 
   // The array of the tasks with these indices. The file of elements has a line for each index,
