@@ -107,8 +107,7 @@ Host ask_host(const HostSpec& host,
 void check_no_gpu_twice(const Plan& plan) {
   std::map<std::string, const RankPlan*> ranks;
   for (const RankPlan& rank : plan.ranks) {
-    if (rank.device.kind != DeviceAssignment::Kind::gpu ||
-        rank.device.uuid.value.starts_with(kNoUniqueId))
+    if (!rank.device.is_gpu() || rank.device.uuid.value.starts_with(kNoUniqueId))
       continue;
     const RankPlan& first = *ranks.emplace(rank.device.uuid.value, &rank).first->second;
     if (first.host_index != rank.host_index)

@@ -44,7 +44,7 @@ std::optional<uint64_t> smallest_memory(const Inventory& inventory, const Plan& 
   std::optional<uint64_t> least;
   for (const RankPlan& rank : plan.ranks) {
     const uint64_t whole = memory_of_gpu(inventory, rank.device.uuid);
-    if (rank.device.kind != DeviceAssignment::Kind::gpu || whole == 0)
+    if (!rank.device.is_gpu() || whole == 0)
       continue;
     const uint64_t share = whole / sharers[rank.device.uuid.value];
     least = least ? std::min(*least, share) : share;

@@ -37,7 +37,7 @@ AssignedDevice from_plan(const RankEnv& env) {
   AssignedDevice found{
       .assignment = *own, .mesh = plan.mesh, .batch_shares = batch_shares_in(plan)};
   const DeviceAssignment& device = found.assignment.device;
-  if (device.kind == DeviceAssignment::Kind::gpu && !env.simulated)
+  if (device.is_gpu() && !env.simulated)
     found.ordinal = device.ordinal;
   return found;
 }

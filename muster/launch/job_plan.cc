@@ -38,7 +38,7 @@ struct Unfit {
 };
 
 Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
-  if (device.kind != DeviceAssignment::Kind::gpu)
+  if (!device.is_gpu())
     return {};
   const auto is_it = [&](const Gpu& gpu) {
     return gpu.uuid == device.uuid || contains(gpu.mig, device.uuid, &MigInstance::uuid);

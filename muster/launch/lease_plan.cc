@@ -119,7 +119,7 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
     return wishes;
   std::set<GpuUuid> gpus;
   for (const RankPlan& rank : ranks_of_host(plan, host_index)) {
-    if (rank.device.kind != DeviceAssignment::Kind::cpu)
+    if (rank.device.is_gpu())
       gpus.insert(rank.device.uuid);
     for (const DeviceAssignment& more : rank.more_devices)
       gpus.insert(more.uuid);

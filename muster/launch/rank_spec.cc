@@ -44,8 +44,7 @@ std::string signal_list(const Ints& signals) {
 // ordinal must find 0 there. MUSTER_LOCAL_RANK keeps the true one. A process that drives several
 // GPUs counts them itself.
 bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
-  const bool has_one_gpu =
-      rank.device.kind == DeviceAssignment::Kind::gpu && rank.more_devices.empty();
+  const bool has_one_gpu = rank.device.is_gpu() && rank.more_devices.empty();
   return has_one_gpu && plan.visibility != Visibility::all && rank.device.ordinal.value == 0;
 }
 

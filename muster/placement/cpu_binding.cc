@@ -165,7 +165,7 @@ void name_near_cpus(const Host& host, int node, const std::vector<RankPlan*>& ra
 void bind_to_cpus(const Host& host, NumaBinding binding, std::span<RankPlan> ranks) {
   std::map<int, std::vector<RankPlan*>> by_node;
   for (RankPlan& rank : ranks) {
-    if (rank.device.kind == DeviceAssignment::Kind::cpu)
+    if (!rank.device.is_gpu())
       continue;
     if (rank.numa_node) {
       by_node[*rank.numa_node].push_back(&rank);

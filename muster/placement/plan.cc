@@ -7,6 +7,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/request.h"
 
@@ -33,7 +34,7 @@ Enum parse_name(std::string_view text, std::span<const char* const> names, const
 }
 
 bool is_on(const RankPlan& rank, Vendor vendor) {
-  return rank.device.kind == DeviceAssignment::Kind::gpu && rank.device.vendor == vendor;
+  return rank.device.is_gpu() && rank.device.vendor == vendor;
 }
 
 // A vendor's variables are of no concern to a host without ranks on its GPUs.
@@ -105,7 +106,14 @@ NumaBinding parse_numa_binding(std::string_view text) {
 }
 
 std::string DeviceAssignment::id() const {
-  return kind == Kind::gpu ? uuid.value : cat("cpu:", cpu_slot);
+  return is_gpu() ? uuid.value : cat("cpu:", cpu_slot);
+}
+
+std::string gpu_numbers(const RankPlan& rank) {
+  const auto after_comma = [](const DeviceAssignment& more) {
+    return cat(", ", more.index.value);
+  };
+  return cat(rank.device.index.value, sum_of<std::string>(rank.more_devices, after_comma));
 }
 
 RankRange ranks_on_host(const Plan& plan, int host_index) {

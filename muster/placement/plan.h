@@ -41,6 +41,8 @@ struct DeviceAssignment {
   std::string model = {};    // as CUDA names it; an instance's is "… MIG 1g.5gb"
   CudaOrdinal ordinal = {};  // what the rank's process will see
 
+  bool is_gpu() const { return kind == Kind::gpu; }
+
   // MUSTER_DEVICE's form: "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>".
   std::string id() const;
   bool operator==(const DeviceAssignment&) const = default;
@@ -48,8 +50,7 @@ struct DeviceAssignment {
 
 // The physical GPU's index, as `muster devices` and nvidia-smi count; nothing for a CPU slot.
 inline std::optional<int> gpu_index(const DeviceAssignment& device) {
-  const bool is_gpu = device.kind == DeviceAssignment::Kind::gpu;
-  return is_gpu ? std::optional(device.index.value) : std::nullopt;
+  return device.is_gpu() ? std::optional(device.index.value) : std::nullopt;
 }
 
 struct RankPlan {
@@ -66,6 +67,9 @@ struct RankPlan {
   std::string reason = {};  // "sequential: 3 of 4 GPUs"
   bool operator==(const RankPlan&) const = default;
 };
+
+// The indices of the rank's GPUs: "3", or "3, 4".
+std::string gpu_numbers(const RankPlan& rank);
 
 // What one host's part of a plan says of the whole: as much as its ranks need.
 struct PlanPart {

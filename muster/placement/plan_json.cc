@@ -64,7 +64,7 @@ class ObjectText {
 std::string to_text(const DeviceAssignment& device) {
   ObjectText object;
   object.add("id", device.id());
-  if (device.kind == DeviceAssignment::Kind::cpu) {
+  if (!device.is_gpu()) {
     object.add("kind", "cpu");
     object.add("cpu_slot", device.cpu_slot);
     return std::move(object).end();
@@ -216,7 +216,7 @@ void read_place(JsonObject& object,
 
 // A rank's further devices are GPUs like its first.
 void read_more_devices(JsonObject& object, RankPlan& rank) {
-  const bool has_gpu = rank.device.kind == DeviceAssignment::Kind::gpu;
+  const bool has_gpu = rank.device.is_gpu();
   for (JsonObject& more : object.objects_or_none("more_devices")) {
     const DeviceAssignment device = device_from(std::move(more));
     const bool is_alike = device.kind == rank.device.kind && device.vendor == rank.device.vendor;

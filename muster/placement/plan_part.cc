@@ -65,7 +65,7 @@ bool all_own_gpus(const Plan& plan) {
     if (rank.host_index != host_index)
       of_host.clear();
     host_index = rank.host_index;
-    const bool has_gpu = rank.device.kind == DeviceAssignment::Kind::gpu;
+    const bool has_gpu = rank.device.is_gpu();
     if (!has_gpu || !of_host.insert(rank.device.uuid.value).second)
       return false;
   }

@@ -24,10 +24,6 @@ struct Column {
   std::string (*cell)(const RankPlan& rank);
 };
 
-bool on_gpu(const RankPlan& rank) {
-  return rank.device.kind == DeviceAssignment::Kind::gpu;
-}
-
 // The instances of a GPU with an older driver differ at the end of their names: MIG-GPU-<uuid>/7/0.
 std::string short_uuid(const std::string& uuid) {
   const size_t instance = std::min(uuid.find('/'), uuid.size());
@@ -37,20 +33,15 @@ std::string short_uuid(const std::string& uuid) {
 // A rank of several GPUs shows their indices alone: UUIDs would fill the line.
 std::string device_cell(const RankPlan& rank) {
   const DeviceAssignment& device = rank.device;
-  if (!on_gpu(rank))
+  if (!device.is_gpu())
     return cat("CPU slot ", device.cpu_slot);
-  if (!rank.more_devices.empty()) {
-    std::string indices = cat(device.index.value);
-    indices += sum_of<std::string>(rank.more_devices, [&](const DeviceAssignment& more) {
-      return cat(", ", more.index.value);
-    });
-    return cat("GPUs ", indices, "  ", device.model);
-  }
+  if (!rank.more_devices.empty())
+    return cat("GPUs ", gpu_numbers(rank), "  ", device.model);
   return cat("GPU ", device.index.value, "  ", short_uuid(device.uuid.value), "  ", device.model);
 }
 
 std::string ordinal_cell(const RankPlan& rank) {
-  return on_gpu(rank) ? cat(rank.device.ordinal.value) : "";
+  return rank.device.is_gpu() ? cat(rank.device.ordinal.value) : "";
 }
 
 std::string numa_cell(const RankPlan& rank) {

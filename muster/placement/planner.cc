@@ -32,13 +32,9 @@
 namespace muster {
 namespace {
 
-bool is_on_gpu(const RankPlan& rank) {
-  return rank.device.kind == DeviceAssignment::Kind::gpu;
-}
-
 // Whether two ranks on one host have GPUs of different vendors.
 bool differ_in_vendor(const RankPlan& a, const RankPlan& b) {
-  const bool are_beside = a.host_index == b.host_index && is_on_gpu(a) && is_on_gpu(b);
+  const bool are_beside = a.host_index == b.host_index && a.device.is_gpu() && b.device.is_gpu();
   return are_beside && a.device.vendor != b.device.vendor;
 }
 

@@ -51,7 +51,7 @@ Tile ranks_tile(const Plan& plan) {
   size_t gpus = 0;
   for (const RankPlan& rank : plan.ranks) {
     hosts.insert(rank.host);
-    if (rank.device.kind == DeviceAssignment::Kind::gpu)
+    if (rank.device.is_gpu())
       gpus += 1 + rank.more_devices.size();
   }
   const std::string on = gpus > 0 ? plural(gpus, "GPU") : "on the CPU";

@@ -18,7 +18,7 @@ namespace {
 constexpr int kMostHostsDrawn = 8;
 
 void add_gpu(Host& host, const DeviceAssignment& device) {
-  if (device.kind != DeviceAssignment::Kind::gpu)
+  if (!device.is_gpu())
     return;
   if (contains(host.gpus, device.index, &Gpu::index))
     return;
@@ -50,13 +50,10 @@ bool has_hosts_of(const Inventory& inventory, const Plan& plan) {
   return all_of(plan.ranks, is_known, &RankPlan::host);
 }
 
-// A rank's further GPUs are listed behind its first one.
 std::string device_of(const RankPlan& rank) {
-  if (rank.device.kind == DeviceAssignment::Kind::cpu)
+  if (!rank.device.is_gpu())
     return cat("CPU slot ", rank.device.cpu_slot);
-  std::string text = cat("GPU ", rank.device.index.value);
-  text += sum_of<std::string>(
-      rank.more_devices, [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
+  const std::string text = "GPU " + gpu_numbers(rank);
   return rank.device.model.empty() ? text : cat(text, " (", rank.device.model, ")");
 }
 

@@ -85,14 +85,8 @@ std::optional<LaunchRecord> launch_of_run(const std::string& run_dir, Strings& p
   return record->launches.back();
 }
 
-// A rank's further GPUs are listed behind its first one.
 std::string devices_of(const RankPlan& rank) {
-  if (rank.device.kind == DeviceAssignment::Kind::cpu)
-    return rank.device.id();
-  std::string text = cat("GPU ", rank.device.index.value);
-  text += sum_of<std::string>(
-      rank.more_devices, [&](const DeviceAssignment& more) { return cat(", ", more.index.value); });
-  return text;
+  return rank.device.is_gpu() ? "GPU " + gpu_numbers(rank) : rank.device.id();
 }
 
 // The plan's ranks come first, in its order, on which add_gpus() relies.
@@ -120,7 +114,7 @@ void add_readings(TopRank& rank, const Gpu& gpu) {
 void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
   const auto on_gpus = filtered_indices(plan.ranks.size(), [&](size_t i) {
     const RankPlan& rank = plan.ranks[i];
-    return here.contains(rank.rank) && rank.device.kind == DeviceAssignment::Kind::gpu;
+    return here.contains(rank.rank) && rank.device.is_gpu();
   });
   if (on_gpus.empty())
     return;

@@ -32,7 +32,7 @@ void tell_software(const ProcessGroup& group, const DeviceAssignment& device) {
   Activity* const activity = Activity::get();
   if (activity == nullptr)
     return;
-  const bool is_gpu = device.kind != DeviceAssignment::Kind::cpu && group.device().is_cuda();
+  const bool is_gpu = device.is_gpu() && group.device().is_cuda();
   activity->set_software({.libtorch = TORCH_VERSION,
                           .backend = group.backend(),
                           .device_name = is_gpu ? device.model : cpu_model()});

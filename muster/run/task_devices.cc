@@ -190,7 +190,7 @@ Plan TaskDevices::plan_of(const std::string& task, const Indices& devices) const
   for (const size_t index : devices) {
     RankPlan rank = devices_[index].as_rank;
     rank.rank = rank.local_rank = next++;
-    rank.device.ordinal = {rank.device.kind == DeviceAssignment::Kind::gpu ? rank.rank : 0};
+    rank.device.ordinal = {rank.device.is_gpu() ? rank.rank : 0};
     rank.reason = cat("task '", printable(task), "': ", devices_[index].label);
     if (index < usable_.gpus.size() && usable_.gpus[index].is_instance())
       plan.visibility = Visibility::own;

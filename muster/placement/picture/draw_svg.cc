@@ -180,7 +180,7 @@ RanksByHost ranks_by_host(const Plan* plan) {
 HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) {
   HostRanks result;
   for (const RankPlan* rank : ranks) {
-    const bool on_slot = rank->device.kind == DeviceAssignment::Kind::cpu;
+    const bool on_slot = !rank->device.is_gpu();
     if (const auto gpu = on_slot ? std::nullopt : find_gpu(host, rank->device)) {
       result.by_gpu[*gpu].push_back(rank->rank);
     } else {
@@ -528,7 +528,7 @@ class HostPicture {
 }  // namespace
 
 bool has_device(const Host& host, const DeviceAssignment& device) {
-  return device.kind == DeviceAssignment::Kind::cpu || find_gpu(host, device).has_value();
+  return !device.is_gpu() || find_gpu(host, device).has_value();
 }
 
 // A plan's hosts are drawn in the inventory's order. With no rank anywhere, all hosts are.
