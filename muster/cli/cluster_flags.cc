@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -346,22 +345,22 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
 
 // An unknown name is no error, because scripts for torchrun pass what its back ends know.
 void warn_of_unknown_conf(const RunFlags& flags) {
-  static const std::set<std::string> kKnown = {"timeout",
-                                               "join_timeout",
-                                               "last_call_timeout",
-                                               "keep_alive_interval",
-                                               "keep_alive_max_attempt",
-                                               "protocol",
-                                               "cacert",
-                                               "cert",
-                                               "key",
-                                               // torchrun's names of what muster does another way
-                                               "close_timeout",
-                                               "heartbeat_timeout",
-                                               "is_host",
-                                               "read_timeout",
-                                               "store_type",
-                                               "use_libuv"};
+  static const StringSet kKnown = {"timeout",
+                                   "join_timeout",
+                                   "last_call_timeout",
+                                   "keep_alive_interval",
+                                   "keep_alive_max_attempt",
+                                   "protocol",
+                                   "cacert",
+                                   "cert",
+                                   "key",
+                                   // torchrun's names of what muster does another way
+                                   "close_timeout",
+                                   "heartbeat_timeout",
+                                   "is_host",
+                                   "read_timeout",
+                                   "store_type",
+                                   "use_libuv"};
   for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
     if (!kKnown.contains(name))
       log(LogLevel::warn,

@@ -1,6 +1,5 @@
 // The checks of GPUs, their driver and CUDA's variables.
 #include <cstdint>
-#include <set>
 #include <string>
 
 #include "muster/base/contains.h"
@@ -179,7 +178,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
   const Host& host = facts.host;
   if (host.gpus.size() < 2)
     return {CheckStatus::skipped, "fewer than two GPUs"};
-  std::set<std::string> kinds;
+  StringSet kinds;
   bool pci_only = false;
   for (const size_t i : indices_of(host.gpu_links)) {
     for (size_t j = i + 1; j < host.gpu_links[i].size(); ++j) {
@@ -213,7 +212,7 @@ CheckResult check_device_order(const DoctorFacts& facts) {
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
   // GPUs of one model are equally fast, and then CUDA keeps the order of their addresses.
-  const auto models = mapped_to<std::set<std::string>>(facts.host.gpus, &Gpu::model);
+  const auto models = mapped_to<StringSet>(facts.host.gpus, &Gpu::model);
   if (!order && models.size() > 1) {
     return {CheckStatus::warn,
             "unset, and the GPUs differ: in programs that muster does not start, CUDA gives number "

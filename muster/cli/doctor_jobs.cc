@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -71,7 +70,7 @@ std::map<int, Process> own_processes(const DoctorFacts& facts) {
 // system, or of a session. Process 1 of a container may be the launcher itself, which runs a job
 // without having been told one.
 bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
-  static const std::set<std::string> kInits = {
+  static const StringSet kInits = {
       "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan"};
   const std::string folder = cat(facts.root, "/proc/", pid);
   const std::string name(trim(try_read_file(folder + "/comm").value_or("")));

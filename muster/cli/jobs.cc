@@ -13,7 +13,6 @@
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -62,7 +61,7 @@ std::string jobs_json(const std::vector<JobNote>& jobs) {
 
 // Returns how many characters of the ids tell all jobs apart.
 size_t shown_id_size(const std::vector<JobNote>& jobs) {
-  std::set<std::string> shown;
+  StringSet shown;
   for (const JobNote& job : jobs) {
     if (!shown.insert(job.id.substr(0, kShortId)).second)
       return std::string::npos;

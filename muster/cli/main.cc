@@ -148,8 +148,8 @@ int complain(const std::string& who, const std::string& text, int exit_code) {
 }
 
 // Returns the names that a person types: agents are started by muster itself.
-std::vector<std::string_view> command_names() {
-  auto names = mapped_to<std::vector<std::string_view>>(kCommands, &Command::name);
+StringViews command_names() {
+  auto names = mapped_to<StringViews>(kCommands, &Command::name);
   std::erase(names, "agent");
   return names;
 }

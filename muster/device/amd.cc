@@ -11,7 +11,6 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
@@ -131,7 +130,7 @@ void read_vram(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
 }
 
 // `seen` holds the UUIDs of the GPUs before this one.
-void read_health(Gpu& gpu, const fs::path& folder, std::set<std::string>& seen) {
+void read_health(Gpu& gpu, const fs::path& folder, StringSet& seen) {
   gpu.ecc_uncorrected_errors = uncorrected_errors(folder);
   if (gpu.ecc_uncorrected_errors.value_or(0) > 0) {
     gpu.health = cat(plural(*gpu.ecc_uncorrected_errors, "uncorrected memory error"),
@@ -194,7 +193,7 @@ LinkMatrix read_links(const std::vector<KfdGpu>& gpus) {
   return links;
 }
 
-Gpu read_amd_gpu(const KfdGpu& node, const AmdOptions& options, std::set<std::string>& seen) {
+Gpu read_amd_gpu(const KfdGpu& node, const AmdOptions& options, StringSet& seen) {
   Gpu gpu;
   const fs::path folder = device_folder(options.sysroot, node.pci.value);
   read_amd_properties(gpu, node, folder);
@@ -218,7 +217,7 @@ AmdReport probe_amd(const AmdOptions& options) {
   if (!has_kfd(options.sysroot))
     return report;
   const auto nodes = read_kfd_gpus(options.sysroot, options.links);
-  std::set<std::string> seen;
+  StringSet seen;
   for (const KfdGpu& node : nodes) {
     Gpu& gpu = report.gpus.emplace_back(read_amd_gpu(node, options, seen));
     gpu.index.value = int_size(report.gpus) - 1;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -330,7 +329,7 @@ Inventory inventory_from_json(const std::string& text, const std::string& source
   document.text_or("source", "");
   document.boolean_or("simulated", true);
   Inventory inventory{.source = source, .simulated = true, .hosts = {}};
-  std::set<std::string> names;
+  StringSet names;
   for (JsonObject& host : document.objects("hosts")) {
     inventory.hosts.push_back(host_from(std::move(host)));
     const std::string& name = inventory.hosts.back().name;

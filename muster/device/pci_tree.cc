@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <string_view>
 #include <system_error>
 #include <tuple>
@@ -147,7 +146,7 @@ Link pci_link(const PciPlace& a, const PciPlace& b) {
 // Cards for RDMA come first, and a card that is also a network device counts once.
 std::vector<Nic> find_nics(const std::string& sysroot) {
   std::vector<Nic> nics;
-  std::set<std::string> seen;
+  StringSet seen;
   for (const char* const name : {"infiniband", "net"}) {
     for (Nic& nic : nics_of_class(sysroot, name)) {
       if (seen.insert(nic.pci.value).second)

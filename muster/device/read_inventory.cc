@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -217,7 +216,7 @@ Strings files_in(const std::string& path) {
 // Names of hosts must differ over all files, as within one inventory.
 Inventory read_folder(const std::string& path) {
   Inventory whole{.source = path, .simulated = true};
-  std::set<std::string> names;
+  StringSet names;
   for (const std::string& file : files_in(path)) {
     for (Host& host : parse_inventory(read_bounded(file), file).hosts) {
       if (!names.insert(host.name).second)

@@ -3,7 +3,6 @@
 #include "muster/device/strict_json.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -262,7 +261,7 @@ void JsonObject::finish() const {
   for (const auto& [key, member] : value_->items()) {
     if (contains(known_, key))
       continue;
-    const std::set<std::string> known(known_.begin(), known_.end());
+    const StringSet known(known_.begin(), known_.end());
     fail(key, cat("only the members ", join(known, ", ")), "an unknown member");
   }
 }

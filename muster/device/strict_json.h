@@ -62,7 +62,7 @@ class JsonObject {
   const json* value_;
   std::string what_;
   std::string path_;
-  std::vector<std::string_view> known_;  // literals
+  StringViews known_;  // literals
 };
 
 // Reads "schema" of the outermost object. Throws: invalid_argument when it is not `expected`.

@@ -5,7 +5,6 @@
 #include "muster/placement/model_memory.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -312,7 +311,7 @@ int& size_along(ModelDivision& division, const std::string& axis) {
 // Every size has to be given, since a forgotten one would have no sensible default.
 ModelSizes parse_model(std::string_view text) {
   ModelSizes model;
-  std::set<std::string> given;
+  StringSet given;
   for (const std::string& member : split(text, ',')) {
     const size_t equals = member.find('=');
     if (equals == std::string::npos)

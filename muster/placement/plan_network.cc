@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -34,7 +33,7 @@ Strings places_of(const Plan& plan, const SwitchPaths& switches) {
 void note_places(const Plan& plan, const Strings& places, PlanNotes& notes) {
   Strings order;
   std::map<std::string, Ints> ranks;
-  std::set<std::string> unknown;
+  StringSet unknown;
   for (const size_t i : indices_of(places)) {
     if (places[i].empty()) {
       unknown.insert(plan.ranks[i].host);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -29,7 +28,7 @@ class PlanNotes {
  private:
   std::map<std::string, std::vector<const std::string*>> hosts_;  // text → names
   Strings order_;
-  std::set<std::string> warnings_;
+  StringSet warnings_;
 };
 
 }  // namespace muster

@@ -2,7 +2,6 @@
 #include "muster/placement/plan_part.h"
 
 #include <optional>
-#include <set>
 #include <string>
 
 #include "muster/base/mapped.h"
@@ -59,7 +58,7 @@ HostPlace place_of_host(const Plan& plan, int host_index) {
 bool all_own_gpus(const Plan& plan) {
   if (plan.part)
     return plan.part->own_gpus;
-  std::set<std::string> of_host;
+  StringSet of_host;
   int host_index = 0;
   for (const RankPlan& rank : plan.ranks) {
     if (rank.host_index != host_index)

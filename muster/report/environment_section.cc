@@ -1,5 +1,4 @@
 // The section of the environment: which command ran, on which machines, with which software.
-#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +44,7 @@ Software software_of(const JobRun& run, const LaunchRecord& launch) {
   if (!launch.libtorch.empty())
     return {launch.libtorch, launch.backend, launch.device_names};
   Software software;
-  std::set<std::string> names;
+  StringSet names;
   for (const ActivityView& rank : run.ranks) {
     if (rank.libtorch.empty())
       continue;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,7 +46,7 @@ Tile time_tile(const JobRun& run) {
 
 // A rank may drive several GPUs.
 Tile ranks_tile(const Plan& plan) {
-  std::set<std::string> hosts;
+  StringSet hosts;
   size_t gpus = 0;
   for (const RankPlan& rank : plan.ranks) {
     hosts.insert(rank.host);

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -103,7 +102,7 @@ Scores scores_for(const TasksRun& run, const Inventory& inventory) {
   const auto chooses_by_score = [](const Selection& selection) {
     return selection.has({SelectionItem::Kind::fastest});
   };
-  auto texts = mapped_to<std::set<std::string>>(run.file.tasks, &Task::on);
+  auto texts = mapped_to<StringSet>(run.file.tasks, &Task::on);
   texts.erase("");
   const bool by_score =
       (run.settings.gpus && chooses_by_score(*run.settings.gpus)) ||

@@ -6,7 +6,6 @@
 #include <cctype>
 #include <cstdint>
 #include <functional>
-#include <set>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -120,7 +119,7 @@ void invent_uuids(Host& host) {
 }
 
 std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus) {
-  std::set<std::string> seen;
+  StringSet seen;
   std::optional<Repeated> found;
   const auto look = [&](const char* what, const std::string& value) {
     if (!found && !value.empty() && !seen.insert(cat(what, " ", value)).second)

@@ -6,7 +6,6 @@
 #include <cctype>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -192,8 +191,7 @@ class FleetReader {
   // Beside `from` only what does not describe a machine makes sense.
   void check_keys(const toml::table& entry) const {
     const bool from = entry.contains("from");
-    std::vector<std::string_view> known = {
-        "name", "gpus", "nvlink", "numa", "nics", "cores", "cpu_slots", "count"};
+    StringViews known = {"name", "gpus", "nvlink", "numa", "nics", "cores", "cpu_slots", "count"};
     if (from)
       known = {"name", "from", "count", "cpu_slots"};
     for (const auto& [key, value] : entry) {
@@ -409,8 +407,8 @@ class FleetReader {
   const std::string& source_;
   const HostLoader& load_;
   std::vector<Host> hosts_;
-  std::set<std::string> names_;
-  std::set<std::string> uuids_;
+  StringSet names_;
+  StringSet uuids_;
   uint64_t parts_ = 0;
 };
 

@@ -24,8 +24,8 @@ constexpr int kMaxObjects = 2 * kMaxHostDevices;
 constexpr double kMaxLinks = 1024;  // between two GPUs
 
 // Returns the words in all children called `name`: hwloc breaks long lists over several elements.
-std::vector<std::string_view> words_in(pugi::xml_node matrix, const char* name) {
-  std::vector<std::string_view> words;
+StringViews words_in(pugi::xml_node matrix, const char* name) {
+  StringViews words;
   for (const pugi::xml_node child : matrix.children(name)) {
     const std::string_view text = child.text().get();
     for (size_t at = text.find_first_not_of(" \t\r\n"); at != std::string_view::npos;) {

@@ -98,7 +98,7 @@ class NcclReader {
   // Where the topologies of two hosts stand side by side, PCI addresses or NUMA nodes are there
   // twice.
   void check_one_host(const std::vector<pugi::xml_node>& cpus) const {
-    std::set<std::string> seen;
+    StringSet seen;
     const auto look = [&](pugi::xml_node at, const std::string& thing) {
       if (seen.insert(thing).second)
         return;

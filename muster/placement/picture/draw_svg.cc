@@ -482,7 +482,7 @@ class HostPicture {
 
   // Draws every kind of link that there is, with what it carries. Returns where the legend ends.
   int draw_legend(int y) {
-    std::set<std::string> shown;
+    StringSet shown;
     for (const DrawnLink& drawn : links_.drawn) {
       if (!shown.insert(to_string(drawn.link)).second)
         continue;

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -279,7 +278,7 @@ SelectionPart parse_part(const std::string& text, size_t from, size_t to) {
 void check_parts(const Selection& selection) {
   if (selection.parts.size() == 1)
     return;
-  std::set<std::string> hosts;
+  StringSet hosts;
   for (const SelectionPart& part : selection.parts) {
     if (part.host.empty()) {
       fail_at(selection.text,

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ranges>
-#include <set>
 #include <unordered_set>
 
 #include "muster/base/error.h"
@@ -19,7 +18,7 @@ namespace muster {
 ResultColumns result_columns(const Tasks& tasks, const TaskResults& results) {
   check_results(tasks, results);
   ResultColumns columns;
-  std::set<std::string> parameters;
+  StringSet parameters;
   for (const Task& task : tasks) {
     const auto names = std::views::keys(task.parameters);
     parameters.insert(names.begin(), names.end());

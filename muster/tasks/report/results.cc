@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
@@ -98,9 +97,7 @@ Strings csv_facts(const TaskResult& result) {
 }
 
 // Takes `name` as a title, or with as many prefixes as make one that is not taken yet.
-std::string column_title(const std::string& prefix,
-                         const std::string& name,
-                         std::set<std::string>& taken) {
+std::string column_title(const std::string& prefix, const std::string& name, StringSet& taken) {
   std::string title = name;
   while (!taken.insert(title).second)
     title = cat(prefix, ".", title);
@@ -110,7 +107,7 @@ std::string column_title(const std::string& prefix,
 // The titles in the order of the cells. Facts keep their names; a parameter or field that has one
 // of these gets another.
 Strings csv_titles(const ResultColumns& columns) {
-  std::set<std::string> taken = {"name"};
+  StringSet taken = {"name"};
   taken.insert(csv_columns().begin(), csv_columns().end());
   Strings titles = {"name"};
   for (const std::string& name : columns.parameters)

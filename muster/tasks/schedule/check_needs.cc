@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <ranges>
-#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -138,7 +137,7 @@ class NeedJudge {
     const Best most = best(true, false);
     if (most.count > 0)
       return too_few(which, most);
-    std::set<std::string> models;
+    StringSet models;
     for (const ReachableHost& host : reachable_.hosts) {
       for (const ReachableGpu& gpu : host.gpus)
         models.insert(gpu.model);

@@ -49,7 +49,7 @@ class SlurmPlanner {
     find_levels();
     for (const Positions& members : levels_)
       plan_level(members);
-    std::set<std::string> notes;
+    StringSet notes;
     for (const Task& task : tasks_) {
       for (std::string& note : slurm_notes(task))
         notes.insert(std::move(note));

@@ -70,7 +70,7 @@ class AfterResolver {
       return join_entry(of, entry);
     size_t at = begins_[of];
     bool told = false;
-    for_each_combination(templates_[of].each, [&](const std::vector<std::string_view>& values) {
+    for_each_combination(templates_[of].each, [&](const StringViews& values) {
       const size_t task = at++;
       if (told)
         return;
@@ -120,7 +120,7 @@ class AfterResolver {
   std::string unknown(const std::string& name) const {
     if (is_glob(name))
       return cat("expected the name of some other task in after, got '", name, "'");
-    std::vector<std::string_view> names;
+    StringViews names;
     for (size_t i = 0; i < std::min(tasks_.size(), kMaxNamesCompared); ++i)
       names.emplace_back(tasks_[i].name);
     const std::string meant = did_you_mean(name, names);
@@ -130,7 +130,7 @@ class AfterResolver {
   // The entry's placeholders are neither its own task's nor part of another table's name.
   void add_unknown_template(const AfterEntry& entry) {
     const auto written = std::views::keys(by_written_);
-    const std::vector<std::string_view> names(written.begin(), written.end());
+    const StringViews names(written.begin(), written.end());
     problems_.add(entry.at,
                   cat("expected, in after, placeholders of this task's each or the name of "
                       "another [[task]] "

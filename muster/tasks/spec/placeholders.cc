@@ -42,9 +42,7 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
 }
 
 // The placeholder is of no parameter.
-[[noreturn]] void fail_unknown(std::string_view name,
-                               size_t at,
-                               const std::vector<std::string_view>& parameters) {
+[[noreturn]] void fail_unknown(std::string_view name, size_t at, const StringViews& parameters) {
   const std::string got = cat("'{", name.substr(0, kMaxPlaceholderShown), "}'");
   if (parameters.empty()) {
     throw TaskTextError(cat("expected '{{' for a brace, since no parameters are given, got ", got),
@@ -62,7 +60,7 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
 
 // Text before the first placeholder is first_; every other text goes with the placeholder before
 // it.
-TaskText::TaskText(std::string_view text, const std::vector<std::string_view>& parameters) {
+TaskText::TaskText(std::string_view text, const StringViews& parameters) {
   scan_task_text(
       text,
       [&](std::string_view literal) {
@@ -82,7 +80,7 @@ TaskText::TaskText(std::string_view text, const std::vector<std::string_view>& p
       });
 }
 
-std::string TaskText::with(const std::vector<std::string_view>& values) const {
+std::string TaskText::with(const StringViews& values) const {
   std::string text = first_;
   for (const Piece& piece : pieces_) {
     text += values.at(piece.parameter);
@@ -95,8 +93,8 @@ bool TaskText::uses(size_t parameter) const {
   return any_of(pieces_, [&](const Piece& piece) { return piece.parameter == parameter; });
 }
 
-std::vector<std::string_view> placeholders_of(std::string_view text) {
-  std::vector<std::string_view> names;
+StringViews placeholders_of(std::string_view text) {
+  StringViews names;
   scan_task_text(
       text,
       [](std::string_view) {},

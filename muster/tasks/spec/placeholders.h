@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 
 // A brace that opens or closes nothing, or a name that no parameter has.
@@ -24,10 +26,10 @@ class TaskText {
   TaskText() = default;
 
   // Throws: TaskTextError.
-  TaskText(std::string_view text, const std::vector<std::string_view>& parameters);
+  TaskText(std::string_view text, const StringViews& parameters);
 
   // `values` in the order of the parameters.
-  std::string with(const std::vector<std::string_view>& values) const;
+  std::string with(const StringViews& values) const;
 
   // Whether it has the placeholder of the parameter with this number.
   bool uses(size_t parameter) const;
@@ -48,7 +50,7 @@ class TaskText {
 
 // The names of the placeholders in `text`, each once. Throws: TaskTextError when a brace opens or
 // closes nothing.
-std::vector<std::string_view> placeholders_of(std::string_view text);
+StringViews placeholders_of(std::string_view text);
 
 // Letters, digits, '_' and '-', the first no digit and no '-'.
 bool is_parameter_name(std::string_view name);

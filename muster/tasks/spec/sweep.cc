@@ -104,8 +104,7 @@ TaskText filled_text(std::string_view flag,
 }
 
 // "lr=0.1,seed=1" as a name that a file can have, with room for a number behind it.
-std::string sweep_name(const std::vector<TaskParameter>& each,
-                       const std::vector<std::string_view>& values) {
+std::string sweep_name(const std::vector<TaskParameter>& each, const StringViews& values) {
   constexpr size_t kRoomForNumber = 12;  // bytes
   std::string name;
   for (const size_t i : indices_of(each))
@@ -118,7 +117,7 @@ std::string sweep_name(const std::vector<TaskParameter>& each,
 void name_tasks(const std::vector<TaskParameter>& each, Tasks& tasks) {
   std::unordered_map<std::string, int> taken;  // by name: the last number tried behind it
   size_t at = 0;
-  for_each_combination(each, [&](const std::vector<std::string_view>& values) {
+  for_each_combination(each, [&](const StringViews& values) {
     const std::string wanted = sweep_name(each, values);
     std::string name = wanted;
     while (!taken.try_emplace(name, 1).second)

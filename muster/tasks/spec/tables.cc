@@ -4,7 +4,6 @@
 #include "muster/tasks/spec/tables.h"
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -27,26 +26,26 @@ constexpr int kMaxTaskRanks = 4096;
 constexpr int kMaxRetries = 1000;
 constexpr int kMaxPriority = 1'000'000;
 
-const std::vector<std::string_view>& task_keys() {
-  static const std::vector<std::string_view> keys = {"name",
-                                                     "argv",
-                                                     "each",
-                                                     "env",
-                                                     "dir",
-                                                     "needs",
-                                                     "on",
-                                                     "ranks",
-                                                     "after",
-                                                     "priority",
-                                                     "retries",
-                                                     "back_off",
-                                                     "time_limit"};
+const StringViews& task_keys() {
+  static const StringViews keys = {"name",
+                                   "argv",
+                                   "each",
+                                   "env",
+                                   "dir",
+                                   "needs",
+                                   "on",
+                                   "ranks",
+                                   "after",
+                                   "priority",
+                                   "retries",
+                                   "back_off",
+                                   "time_limit"};
   return keys;
 }
 
 // The keys that [defaults] may have.
-std::vector<std::string_view> default_keys() {
-  std::vector<std::string_view> keys = task_keys();
+StringViews default_keys() {
+  StringViews keys = task_keys();
   for (const char* const key : {"name", "each", "after"})
     std::erase(keys, key);
   return keys;
@@ -145,7 +144,7 @@ class TableReader {
     if (const auto text = node.value_exact<std::string>())
       return values_in_range(node, *text);
     Strings values;
-    std::set<std::string> seen;  // one value twice would be one name twice
+    StringSet seen;  // one value twice would be one name twice
     for (const toml::node& one : values_.list(node, kEachRule)) {
       const auto value = values_.scalar(one, "a value in each");
       values.push_back(value.value_or(""));
@@ -345,7 +344,7 @@ class TableReader {
   const SpecValues& values_;
   const SpecPosition at_;
   TaskTemplate made_;
-  std::vector<std::string_view> parameters_;                     // names in made_.each
+  StringViews parameters_;                                       // names in made_.each
   std::vector<std::pair<std::string, SpecPosition>> variables_;  // names in env
 };
 

@@ -12,7 +12,7 @@ namespace muster {
 namespace {
 
 // The template's task with these values.
-Task task_with(const TaskTemplate& source, const std::vector<std::string_view>& values) {
+Task task_with(const TaskTemplate& source, const StringViews& values) {
   Task task = source.task;
   task.name = source.name.with(values);
   task.argv.reserve(source.argv.size());
@@ -28,7 +28,7 @@ Task task_with(const TaskTemplate& source, const std::vector<std::string_view>& 
 
 }  // namespace
 
-std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& each) {
+StringViews parameter_names(const std::vector<TaskParameter>& each) {
   return mapped(each,
                 [](const TaskParameter& parameter) { return std::string_view(parameter.name); });
 }
@@ -85,9 +85,8 @@ size_t text_bytes(const TaskTemplate& source) {
 }
 
 void expand_template(const TaskTemplate& source, Tasks& tasks) {
-  for_each_combination(source.each, [&](const std::vector<std::string_view>& values) {
-    tasks.push_back(task_with(source, values));
-  });
+  for_each_combination(
+      source.each, [&](const StringViews& values) { tasks.push_back(task_with(source, values)); });
 }
 
 }  // namespace muster

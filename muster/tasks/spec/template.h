@@ -44,7 +44,7 @@ struct TaskTemplate {
   std::vector<TaskParameter> each = {};
 };
 
-std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& each);
+StringViews parameter_names(const std::vector<TaskParameter>& each);
 
 // How many tasks there will be; kMaxTasks + 1 for more than kMaxTasks.
 size_t num_combinations(const std::vector<TaskParameter>& each);
@@ -68,7 +68,7 @@ void expand_template(const TaskTemplate& source, Tasks& tasks);
 template <class Use>
 void muster::for_each_combination(const std::vector<TaskParameter>& each, const Use& use) {
   Indices digits(each.size(), 0);
-  std::vector<std::string_view> values;
+  StringViews values;
   values.reserve(each.size());
   for (const TaskParameter& parameter : each)
     values.emplace_back(parameter.values.front());

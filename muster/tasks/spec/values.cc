@@ -48,7 +48,7 @@ void SpecValues::wrong(const toml::node& value, const std::string& rule) const {
 // An unknown key is likely a slip: the nearest that is known is named.
 bool SpecValues::check_keys(const toml::table& table,
                             const std::string& where,
-                            const std::vector<std::string_view>& known) const {
+                            const StringViews& known) const {
   bool all_known = true;
   for (const auto& [key, value] : table) {
     if (contains(known, key.str()))

@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/task.h"
 
@@ -29,7 +29,7 @@ class SpecValues {
   // Whether all were known.
   bool check_keys(const toml::table& table,
                   const std::string& where,
-                  const std::vector<std::string_view>& known) const;
+                  const StringViews& known) const;
 
   // The table, or the list of one entry at least; an empty one, which nothing is read of, where the
   // value is another.
