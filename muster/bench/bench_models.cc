@@ -11,33 +11,40 @@ namespace muster {
 
 namespace {
 
+namespace nn = torch::nn;
+
+// A model that is one layer after the other.
+struct LayeredModel : BenchModel {
+  LayeredModel() { register_module("layers", layers); }
+
+  torch::Tensor forward(const torch::Tensor& inputs) override { return layers->forward(inputs); }
+
+  nn::Sequential layers;
+};
+
 // A perceptron of seven layers with 23 million parameters.
-struct BenchMlp : BenchModel {
+struct BenchMlp : LayeredModel {
   static constexpr int64_t kInputs = 1024, kHidden = 2048;
 
   BenchMlp() {
-    layers->push_back(torch::nn::Linear(kInputs, kHidden));
+    layers->push_back(nn::Linear(kInputs, kHidden));
     for (int layer = 0; layer < 5; ++layer) {
-      layers->push_back(torch::nn::ReLU());
-      layers->push_back(torch::nn::Linear(kHidden, kHidden));
+      layers->push_back(nn::ReLU());
+      layers->push_back(nn::Linear(kHidden, kHidden));
     }
-    layers->push_back(torch::nn::ReLU());
-    layers->push_back(torch::nn::Linear(kHidden, labels));
-    register_module("layers", layers);
+    layers->push_back(nn::ReLU());
+    layers->push_back(nn::Linear(kHidden, labels));
   }
 
-  torch::Tensor forward(const torch::Tensor& inputs) override { return layers->forward(inputs); }
   torch::Tensor make_inputs(int64_t batch) const override { return torch::randn({batch, kInputs}); }
-
-  torch::nn::Sequential layers;
 };
 
 // Two convolutions beside a shortcut, which is the identity where the shapes allow it.
-struct ResidualBlockImpl : torch::nn::Module {
+struct ResidualBlockImpl : nn::Module {
   ResidualBlockImpl(int64_t from, int64_t to, int64_t stride)
-      : conv1(torch::nn::Conv2dOptions(from, to, 3).stride(stride).padding(1).bias(false)),
+      : conv1(nn::Conv2dOptions(from, to, 3).stride(stride).padding(1).bias(false)),
         norm1(to),
-        conv2(torch::nn::Conv2dOptions(to, to, 3).padding(1).bias(false)),
+        conv2(nn::Conv2dOptions(to, to, 3).padding(1).bias(false)),
         norm2(to) {
     register_module("conv1", conv1);
     register_module("norm1", norm1);
@@ -45,9 +52,8 @@ struct ResidualBlockImpl : torch::nn::Module {
     register_module("norm2", norm2);
     if (stride == 1 && from == to)
       return;
-    shortcut->push_back(
-        torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, 1).stride(stride).bias(false)));
-    shortcut->push_back(torch::nn::BatchNorm2d(to));
+    shortcut->push_back(nn::Conv2d(nn::Conv2dOptions(from, to, 1).stride(stride).bias(false)));
+    shortcut->push_back(nn::BatchNorm2d(to));
     register_module("shortcut", shortcut);
   }
 
@@ -57,38 +63,34 @@ struct ResidualBlockImpl : torch::nn::Module {
     return torch::relu(norm2(conv2(first)) + beside);
   }
 
-  torch::nn::Conv2d conv1;
-  torch::nn::BatchNorm2d norm1;
-  torch::nn::Conv2d conv2;
-  torch::nn::BatchNorm2d norm2;
-  torch::nn::Sequential shortcut;
+  nn::Conv2d conv1;
+  nn::BatchNorm2d norm1;
+  nn::Conv2d conv2;
+  nn::BatchNorm2d norm2;
+  nn::Sequential shortcut;
 };
 TORCH_MODULE(ResidualBlock);
 
 // A ResNet-18 for pictures of 32 × 32, with 11 million parameters.
-struct BenchCnn : BenchModel {
+struct BenchCnn : LayeredModel {
   BenchCnn() {
-    layers->push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 3).padding(1).bias(false)));
-    layers->push_back(torch::nn::BatchNorm2d(64));
-    layers->push_back(torch::nn::ReLU());
+    layers->push_back(nn::Conv2d(nn::Conv2dOptions(3, 64, 3).padding(1).bias(false)));
+    layers->push_back(nn::BatchNorm2d(64));
+    layers->push_back(nn::ReLU());
     int64_t channels = 64;
     for (const int64_t width : {64, 128, 256, 512}) {
       layers->push_back(ResidualBlock(channels, width, width == channels ? 1 : 2));
       layers->push_back(ResidualBlock(width, width, 1));
       channels = width;
     }
-    layers->push_back(torch::nn::AdaptiveAvgPool2d(1));
-    layers->push_back(torch::nn::Flatten());
-    layers->push_back(torch::nn::Linear(channels, labels));
-    register_module("layers", layers);
+    layers->push_back(nn::AdaptiveAvgPool2d(1));
+    layers->push_back(nn::Flatten());
+    layers->push_back(nn::Linear(channels, labels));
   }
 
-  torch::Tensor forward(const torch::Tensor& inputs) override { return layers->forward(inputs); }
   torch::Tensor make_inputs(int64_t batch) const override {
     return torch::randn({batch, 3, 32, 32});
   }
-
-  torch::nn::Sequential layers;
 };
 
 // The GPT of examples/02_gpt, with 11 million parameters. A sample has a row of logits for each of

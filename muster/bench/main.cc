@@ -77,14 +77,18 @@ constexpr const char* kCollectivesExamples = R"(Examples:
 Exit codes: 0 done, 1 it could not be done, 2 wrong usage; a failed rank's own.
 )";
 
+void ranks_flag(CLI::App* command, int& ranks) {
+  command->add_option("-n,--nproc", ranks, "Number of ranks [2]")
+      ->check(in_range(1, 256))
+      ->type_name("N");
+}
+
 void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
   CLI::App* const command =
       app.add_subcommand("collectives", "How long collectives take, by size and backend");
   command->footer(kCollectivesExamples);
   const auto options = std::make_shared<CollectivesBenchOptions>();
-  command->add_option("-n,--nproc", options->ranks, "Number of ranks [2]")
-      ->check(in_range(1, 256))
-      ->type_name("N");
+  ranks_flag(command, options->ranks);
   command
       ->add_option(
           "--op",
@@ -144,9 +148,7 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
       app.add_subcommand("ddp", "What data-parallel training adds to a step, by backend");
   command->footer(kDdpExamples);
   const auto options = std::make_shared<DdpBenchOptions>();
-  command->add_option("-n,--nproc", options->ranks, "Number of ranks [2]")
-      ->check(in_range(1, 256))
-      ->type_name("N");
+  ranks_flag(command, options->ranks);
   command
       ->add_option("--model",
                    options->model,

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 
 namespace muster {
 
@@ -32,10 +32,7 @@ Spread spread_of(std::vector<double> values) {
 
 template <class Value>
 Spread spread_over(const PairedTimes& times, Value&& value_of_round) {
-  std::vector<double> values;
-  for (const auto& round : times.rounds)
-    values.push_back(value_of_round(round));
-  return spread_of(std::move(values));
+  return spread_of(mapped(times.rounds, value_of_round));
 }
 
 }  // namespace
