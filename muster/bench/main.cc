@@ -39,9 +39,9 @@ Exit codes: 0 done, 1 it could not be done, 2 wrong usage.
 
 // Each of these three adds a subcommand whose callback runs the measurement.
 void add_device(CLI::App& app, int* exit_code) {
-  CLI::App* const command =
-      app.add_subcommand("device", "How fast each device trains: scores for `fastest`");
-  command->footer(kDeviceExamples);
+  auto* const command =
+      app.add_subcommand("device", "How fast each device trains: scores for `fastest`")
+          ->footer(kDeviceExamples);
   const auto options = std::make_shared<DeviceBenchOptions>();
   auto* const gpus =
       command->add_option("--gpus", options->gpus, "GPUs to measure: 0,2-5, idle, … [all]")
@@ -84,9 +84,9 @@ void ranks_flag(CLI::App* command, int& ranks) {
 }
 
 void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
-  CLI::App* const command =
-      app.add_subcommand("collectives", "How long collectives take, by size and backend");
-  command->footer(kCollectivesExamples);
+  auto* const command =
+      app.add_subcommand("collectives", "How long collectives take, by size and backend")
+          ->footer(kCollectivesExamples);
   const auto options = std::make_shared<CollectivesBenchOptions>();
   ranks_flag(command, options->ranks);
   command
@@ -144,9 +144,9 @@ Exit codes: 0 done, 1 it could not be done, 2 wrong usage; a failed rank's own.
 )";
 
 void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
-  CLI::App* const command =
-      app.add_subcommand("ddp", "What data-parallel training adds to a step, by backend");
-  command->footer(kDdpExamples);
+  auto* const command =
+      app.add_subcommand("ddp", "What data-parallel training adds to a step, by backend")
+          ->footer(kDdpExamples);
   const auto options = std::make_shared<DdpBenchOptions>();
   ranks_flag(command, options->ranks);
   command
@@ -188,7 +188,7 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
 // probably meant; "" if no flag is left over.
 std::string unknown_flag(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
-  const CLI::App* const command = chosen.empty() ? &app : chosen.front();
+  const auto* const command = chosen.empty() ? &app : chosen.front();
   Strings names;
   for (const CLI::Option* option : command->get_options()) {
     for (const std::string& name : option->get_lnames())

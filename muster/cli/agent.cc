@@ -43,7 +43,7 @@ std::string read_line() {
 }  // namespace
 
 void add_agent(CLI::App& app, int* exit_code) {
-  CLI::App* const command =
+  auto* const command =
       app.add_subcommand("agent", "One host's part of a job that `muster run --hosts` started");
   command->group("");  // not shown
   command->callback([exit_code] {

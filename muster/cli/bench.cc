@@ -47,7 +47,7 @@ void become_bench(const Strings& args) {
 
 // CLI11 hands on all arguments as they are.
 void add_bench(CLI::App& app) {
-  CLI::App* const command =
+  auto* const command =
       app.add_subcommand("bench", "Measure devices, collectives and training steps");
   command->set_help_flag();  // muster-bench has its own
   command->prefix_command();

@@ -144,18 +144,18 @@ int verify_all(const CheckpointFlags& flags) {
 using SharedFlags = std::shared_ptr<CheckpointFlags>;
 
 void add_ls(CLI::App& app, const SharedFlags& flags) {
-  CLI::App* const command =
-      app.add_subcommand("ls", "List the checkpoints of a folder or run, the last saved first");
-  command->footer(kLsExamples);
+  auto* const command =
+      app.add_subcommand("ls", "List the checkpoints of a folder or run, the last saved first")
+          ->footer(kLsExamples);
   command->add_option("FOLDER", flags->folder, "A run's folder, or a folder of checkpoints [.]");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags] { show_list(*flags); });
 }
 
 void add_show(CLI::App& app, const SharedFlags& flags) {
-  CLI::App* const command =
-      app.add_subcommand("show", "Show what a checkpoint or a safetensors file holds");
-  command->footer(kShowExamples);
+  auto* const command =
+      app.add_subcommand("show", "Show what a checkpoint or a safetensors file holds")
+          ->footer(kShowExamples);
   command->add_option("PATH", flags->paths, "A checkpoint's folder, a hub's, or a safetensors file")
       ->required()
       ->expected(1);
@@ -168,9 +168,9 @@ void add_show(CLI::App& app, const SharedFlags& flags) {
 }
 
 void add_verify(CLI::App& app, const SharedFlags& flags, int* exit_code) {
-  CLI::App* const command =
-      app.add_subcommand("verify", "Read every file, and compare its checksum where it has one");
-  command->footer(kVerifyExamples);
+  auto* const command =
+      app.add_subcommand("verify", "Read every file, and compare its checksum where it has one")
+          ->footer(kVerifyExamples);
   command
       ->add_option("PATH",
                    flags->paths,
@@ -183,9 +183,9 @@ void add_verify(CLI::App& app, const SharedFlags& flags, int* exit_code) {
 }  // namespace
 
 void add_checkpoint(CLI::App& app, int* exit_code) {
-  CLI::App* const command =
-      app.add_subcommand("checkpoint", "Look at checkpoints and safetensors files");
-  command->footer(kCheckpointExamples);
+  auto* const command =
+      app.add_subcommand("checkpoint", "Look at checkpoints and safetensors files")
+          ->footer(kCheckpointExamples);
   command->require_subcommand(1);
   const auto flags = std::make_shared<CheckpointFlags>();
   add_ls(*command, flags);

@@ -251,9 +251,9 @@ void export_model(const ExportFlags& flags) {
 
 // A is the first and B the second in everything that is printed.
 void add_checkpoint_diff(CLI::App& app, int* exit_code) {
-  CLI::App* const command =
-      app.add_subcommand("diff", "Compare the tensors of two checkpoints or files");
-  command->footer(kDiffExamples);
+  auto* const command =
+      app.add_subcommand("diff", "Compare the tensors of two checkpoints or files")
+          ->footer(kDiffExamples);
   const auto flags = std::make_shared<DiffFlags>();
   command->add_option("A", flags->first, "A checkpoint's folder, a hub's, or a safetensors file")
       ->required();
@@ -263,9 +263,9 @@ void add_checkpoint_diff(CLI::App& app, int* exit_code) {
 }
 
 void add_checkpoint_export(CLI::App& app) {
-  CLI::App* const command =
-      app.add_subcommand("export", "Write the model's tensors as one safetensors file");
-  command->footer(kExportExamples);
+  auto* const command =
+      app.add_subcommand("export", "Write the model's tensors as one safetensors file")
+          ->footer(kExportExamples);
   const auto flags = std::make_shared<ExportFlags>();
   command->add_option("PATH", flags->from, "A checkpoint's folder, a hub's, or a safetensors file")
       ->required();

@@ -220,9 +220,9 @@ constexpr std::pair<std::string_view, std::string (*)(const CommandHelp&)> kComp
 
 // `whole` builds all commands, which takes time, so it is called only now that it is needed.
 void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
-  CLI::App* const command =
-      app.add_subcommand("completion", "Print a shell's completion of commands and flags");
-  command->footer(kCompletionExamples);
+  auto* const command =
+      app.add_subcommand("completion", "Print a shell's completion of commands and flags")
+          ->footer(kCompletionExamples);
   static std::string shell;  // a process parses one command line
   command->add_option("SHELL", shell, "bash, zsh or fish")
       ->required()

@@ -217,7 +217,7 @@ CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
 }  // namespace
 
 void add_devices(CLI::App& app, int* exit_code) {
-  CLI::App* const command =
+  auto* const command =
       app.add_subcommand("devices", "Show this machine's GPUs, their links and its CPU");
   const auto options = std::make_shared<DevicesOptions>();
   auto* const inventory =

@@ -96,7 +96,7 @@ int doctor_exit_code(const std::vector<NamedResult>& results) {
 }
 
 void add_doctor(CLI::App& app, int* exit_code) {
-  CLI::App* const command =
+  auto* const command =
       app.add_subcommand("doctor", "Check this machine for what usually goes wrong");
   struct Flags {
     DoctorOptions options;

@@ -138,8 +138,8 @@ int stop_jobs(const StopOptions& options) {
 
 // Jobs of other users and of other hosts are not listed.
 void add_ps(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("ps", "Show your running jobs on this host");
-  command->footer(kPsExamples);
+  auto* const command =
+      app.add_subcommand("ps", "Show your running jobs on this host")->footer(kPsExamples);
   const auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "Print JSON");
   command->callback([as_json, exit_code] {
@@ -151,8 +151,8 @@ void add_ps(CLI::App& app, int* exit_code) {
 
 // --all and names contradict each other, which CLI11 checks.
 void add_stop(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("stop", "End your running jobs on this host");
-  command->footer(kStopExamples);
+  auto* const command =
+      app.add_subcommand("stop", "End your running jobs on this host")->footer(kStopExamples);
   const auto options = std::make_shared<StopOptions>();
   auto* const jobs = command->add_option(
       "JOB", options->jobs, "A job's id or the beginning of it, or its launcher's pid");

@@ -130,8 +130,8 @@ const CommandHelp& find_command_help(const CommandHelp& program, const Strings& 
 
 // --all writes pages of all commands, so it takes none.
 void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("manual", "Print a page of the manual, for man");
-  command->footer(kManualExamples);
+  auto* const command =
+      app.add_subcommand("manual", "Print a page of the manual, for man")->footer(kManualExamples);
   static Strings path;  // a process parses one command line
   static std::string folder;
   auto* const of = command->add_option(

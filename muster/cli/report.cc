@@ -83,9 +83,9 @@ void write_page(const ReportOptions& options, const std::string& folder, const s
 }  // namespace
 
 void add_report(CLI::App& app, int* exit_code) {
-  CLI::App* const command =
-      app.add_subcommand("report", "Make a page of a run: curves, attempts, failures, placement");
-  command->footer(kReportExamples);
+  auto* const command =
+      app.add_subcommand("report", "Make a page of a run: curves, attempts, failures, placement")
+          ->footer(kReportExamples);
   const auto options = std::make_shared<ReportOptions>();
   command->add_option("RUN_DIR", options->folder, "Folder of the run [runs/latest]");
   auto* const json =

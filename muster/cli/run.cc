@@ -68,8 +68,7 @@ class RunFormatter : public CLI::Formatter {
 CLI::App* add_command(
     CLI::App& app, const char* name, const char* summary, const char* usage, const char* examples) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  CLI::App* const command = app.add_subcommand(name, summary);
-  command->footer(examples);
+  auto* const command = app.add_subcommand(name, summary)->footer(examples);
   command->formatter(std::make_shared<RunFormatter>(usage));
   return command;
 }
@@ -163,7 +162,7 @@ void warn_of_variables_of_programs(const RunFlags& flags) {
 // one host's agent.
 void add_run(CLI::App& app, Strings& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* const command = add_command(
+  auto* const command = add_command(
       app,
       "run",
       "Start a program's ranks, one per device, and guard them",
@@ -209,7 +208,7 @@ void add_run(CLI::App& app, Strings& args, int* exit_code) {
 // A plan is a dry run: the same options, and nothing is started.
 void add_plan(CLI::App& app, Strings& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* const command =
+  auto* const command =
       add_command(app,
                   "plan",
                   "Show which rank would get which device, and why",

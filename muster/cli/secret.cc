@@ -19,9 +19,8 @@ constexpr const char* kSecretExamples = R"(Example, for ranks that are started b
 }  // namespace
 
 void add_secret(CLI::App& app, int* exit_code) {
-  CLI::App* const command =
-      app.add_subcommand("secret", "Print a new secret for a job started by hand");
-  command->footer(kSecretExamples);
+  auto* const command = app.add_subcommand("secret", "Print a new secret for a job started by hand")
+                            ->footer(kSecretExamples);
   command->callback([exit_code] {
     Secret::make().write_to(STDOUT_FILENO, "\n");
     *exit_code = 0;

@@ -263,9 +263,10 @@ int run_tasks_command(const TasksFlags& flags) {
 void add_tasks(CLI::App& app, Strings& args, int* exit_code) {
   const auto flags = std::make_shared<TasksFlags>();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  CLI::App* const command = app.add_subcommand(
-      "tasks", "Run many commands over the GPUs and CPUs of this machine, or of several");
-  command->footer(kTasksExamples);
+  auto* const command =
+      app.add_subcommand("tasks",
+                         "Run many commands over the GPUs and CPUs of this machine, or of several")
+          ->footer(kTasksExamples);
   add_task_flags(command, *flags);
   add_task_device_flags(command, *flags);
   add_host_flags(command, *flags);

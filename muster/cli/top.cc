@@ -185,8 +185,8 @@ void show_top(const TopOptions& options) {
 
 // Each format is one answer, so no two of them go together.
 void add_top(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("top", "Watch the ranks of a running job");
-  command->footer(kTopExamples);
+  auto* const command =
+      app.add_subcommand("top", "Watch the ranks of a running job")->footer(kTopExamples);
   const auto options = std::make_shared<TopOptions>();
   command->add_option(
       "JOB",
