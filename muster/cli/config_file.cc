@@ -85,7 +85,7 @@ class ConfigReader {
     if (option != nullptr)
       return *option;
     const auto at = key.source().begin;
-    const std::string shown = cat("'", key.str().substr(0, kMaxShownKey), "'");
+    const std::string shown = in_quotes(key.str().substr(0, kMaxShownKey));
     if (value.is_table() || value.is_array_of_tables())
       fail(at, "the keys at the top of the file, in no table but [env]", cat("the table ", shown));
     fail(at,
@@ -158,7 +158,7 @@ class ConfigReader {
   std::string scalar_text(const std::string& flag, const toml::node& value) const {
     if (const auto text = value.value_exact<std::string>()) {
       if (contains(*text, '\0'))
-        fail(value.source().begin, cat("a text without NUL for ", flag), cat("'", *text, "'"));
+        fail(value.source().begin, cat("a text without NUL for ", flag), in_quotes(*text));
       return *text;
     }
     if (const auto number = value.value_exact<int64_t>())

@@ -77,7 +77,7 @@ std::string document_in(const std::string& answer, const HostSpec& host) {
   const size_t begin = answer.starts_with("{\n") ? 0 : answer.find("\n{\n");
   if (begin == std::string::npos)
     fail_without_answer(host,
-                        cat("'", printable(answer.substr(0, 80)), "'"),
+                        in_quotes(printable(answer.substr(0, 80))),
                         "see what the start files of the shell there print");
   return answer.substr(begin);
 }

@@ -88,7 +88,7 @@ std::string unknown_subcommand(const CLI::App& app) {
   std::string got = "none";
   std::string suggestion;
   if (word != words.end()) {
-    got = cat("'", printable(*word), "'");
+    got = in_quotes(printable(*word));
     suggestion = did_you_mean(*word, {names.begin(), names.end()});
   }
   const std::string last = names.back();

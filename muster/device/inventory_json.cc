@@ -127,8 +127,8 @@ Json to_json(const Host& host) {
 }
 
 // Shows a wrong text in errors, cut where it is long.
-std::string in_quotes(const std::string& text) {
-  return cat("'", text.substr(0, kMaxShown), "'");
+std::string beginning_in_quotes(const std::string& text) {
+  return in_quotes(text.substr(0, kMaxShown));
 }
 
 // The CPUs of a member's text. Throws: invalid_argument that names the member.
@@ -136,7 +136,7 @@ Ints cpus_from(const JsonObject& object, const char* key, const std::string& tex
   try {
     return parse_cpu_list(text);
   } catch (const Error&) {
-    object.fail(key, "CPUs as in 0-31,64-95", in_quotes(text));
+    object.fail(key, "CPUs as in 0-31,64-95", beginning_in_quotes(text));
   }
 }
 
@@ -146,7 +146,7 @@ Vendor vendor_from(JsonObject& object) {
   if (vendor == kAmd)
     return Vendor::amd;
   if (vendor != kNvidia)
-    object.fail("vendor", "nvidia or amd", in_quotes(vendor));
+    object.fail("vendor", "nvidia or amd", beginning_in_quotes(vendor));
   return Vendor::nvidia;
 }
 
@@ -159,7 +159,7 @@ std::vector<MigInstance> mig_from(JsonObject& object) {
                          .profile = instance.text_or("profile", ""),
                          .memory_total_bytes = instance.size_or("memory_total_bytes", 0)});
     if (!uuid.starts_with("MIG-"))
-      instance.fail("uuid", "MIG-<uuid>", in_quotes(uuid));
+      instance.fail("uuid", "MIG-<uuid>", beginning_in_quotes(uuid));
     instance.finish();
   }
   return instances;
@@ -196,7 +196,7 @@ Gpu gpu_from(JsonObject object, CpuLists& lists) {
   gpu.health = object.text_or("health", kHealthy);
   gpu.uuid.value = object.text_or("uuid", "");
   if (gpu.health == kHealthy && !gpu.uuid.value.starts_with("GPU-")) {
-    object.fail("uuid", "GPU-<uuid>", in_quotes(gpu.uuid.value));
+    object.fail("uuid", "GPU-<uuid>", beginning_in_quotes(gpu.uuid.value));
   }
   gpu.pci.value = object.text_or("pci", "");
   gpu.vendor = vendor_from(object);
@@ -261,7 +261,7 @@ std::vector<Link> row_from(const JsonObject& host, const char* key, const std::s
   for (const std::string& word : split(text, ' ')) {
     const auto link = parse_link(word);
     if (!link)
-      host.fail(key, "links as in \"X NV4 SYS\"", in_quotes(word));
+      host.fail(key, "links as in \"X NV4 SYS\"", beginning_in_quotes(word));
     row.push_back(*link);
   }
   return row;
@@ -334,7 +334,7 @@ Inventory inventory_from_json(const std::string& text, const std::string& source
     inventory.hosts.push_back(host_from(std::move(host)));
     const std::string& name = inventory.hosts.back().name;
     if (!names.insert(name).second)
-      document.fail("hosts", "each host's name once", cat(in_quotes(name), " twice"));
+      document.fail("hosts", "each host's name once", cat(beginning_in_quotes(name), " twice"));
   }
   if (inventory.hosts.empty())
     document.fail("hosts", "at least one host", "none");

@@ -164,7 +164,7 @@ Format format_of(const std::string& text, const std::string& source) {
     refuse(source,
            "muster devices --json, nvidia-smi -q -x, nvidia-smi topo -m, an NCCL or hwloc "
            "topology, or a fleet file",
-           rest.empty() ? "nothing" : cat("'", rest.substr(0, 40), "'"));
+           rest.empty() ? "nothing" : in_quotes(rest.substr(0, 40)));
   }
   return Format::fleet;
 }

@@ -270,7 +270,7 @@ void JsonObject::finish() const {
 void check_schema(JsonObject& document, const std::string& expected) {
   const std::string schema = document.text("schema");
   if (schema != expected)
-    document.fail("schema", cat("'", expected, "'"), cat("'", schema, "'"));
+    document.fail("schema", in_quotes(expected), in_quotes(schema));
 }
 
 }  // namespace muster

@@ -142,7 +142,7 @@ Json to_json(const PlanPart& part) {
 Vendor vendor_from(JsonObject& object) {
   const std::string vendor = object.text_or("vendor", "nvidia");
   if (!is_one_of(vendor, "nvidia", "amd"))
-    object.fail("vendor", "'nvidia' or 'amd'", cat("'", vendor, "'"));
+    object.fail("vendor", "'nvidia' or 'amd'", in_quotes(vendor));
   return vendor == "amd" ? Vendor::amd : Vendor::nvidia;
 }
 
@@ -151,7 +151,7 @@ void read_gpu(JsonObject& object, DeviceAssignment& device) {
   device.kind = DeviceAssignment::Kind::gpu;
   const std::string uuid = object.text("uuid");
   if (!uuid.starts_with("GPU-") && !uuid.starts_with("MIG-"))
-    object.fail("uuid", "GPU-<uuid> or MIG-<uuid>", cat("'", uuid, "'"));
+    object.fail("uuid", "GPU-<uuid> or MIG-<uuid>", in_quotes(uuid));
   device.uuid.value = uuid;
   device.pci.value = object.text_or("pci", "");
   device.vendor = vendor_from(object);
@@ -170,10 +170,10 @@ DeviceAssignment device_from(JsonObject object) {
   } else if (kind == "cuda") {
     read_gpu(object, device);
   } else {
-    object.fail("kind", "'cpu' or 'cuda'", cat("'", kind, "'"));
+    object.fail("kind", "'cpu' or 'cuda'", in_quotes(kind));
   }
   if (id != device.id())
-    object.fail("id", cat("'", device.id(), "'"), cat("'", id, "'"));
+    object.fail("id", in_quotes(device.id()), in_quotes(id));
   object.finish();
   return device;
 }
@@ -189,7 +189,7 @@ void read_cpus(JsonObject& object, RankPlan& rank) {
   try {
     parse_cpu_list(rank.cpus);
   } catch (const Error&) {
-    object.fail("cpus", "a list of CPUs (0-31,64-95)", cat("'", rank.cpus, "'"));
+    object.fail("cpus", "a list of CPUs (0-31,64-95)", in_quotes(rank.cpus));
   }
   rank.bind_cpus = object.boolean_or("bind_cpus", false);
   if (rank.bind_cpus && rank.cpus.empty())
@@ -211,7 +211,7 @@ void read_place(JsonObject& object,
   rank.local_rank = object.small_integer("local_rank", next_local, next_local);
   rank.host = object.text("host");
   if (same_host && rank.host != last.host)
-    object.fail("host", cat("'", last.host, "', as host_index says"), cat("'", rank.host, "'"));
+    object.fail("host", cat("'", last.host, "', as host_index says"), in_quotes(rank.host));
 }
 
 // A rank's further devices are GPUs like its first.
@@ -261,7 +261,7 @@ std::vector<int64_t> shares_from(JsonObject& part, int num_ranks) {
     const auto count = parse_int(words.back());
     const int64_t left = num_ranks - std::ssize(shares);
     if (words.size() != 2 || !share || !count || *share < 1 || *count < 1 || *count > left)
-      part.fail("batch_shares", cat("the shares of ", num_ranks, " ranks"), cat("'", run, "'"));
+      part.fail("batch_shares", cat("the shares of ", num_ranks, " ranks"), in_quotes(run));
     shares.insert(shares.end(), *count, *share);
   }
   if (int_size(shares) != num_ranks)
@@ -309,7 +309,7 @@ Visibility visibility_from(JsonObject& document) {
   try {
     return parse_visibility(text);
   } catch (const Error&) {
-    document.fail("visibility", "'job', 'own', 'own-first' or 'all'", cat("'", text, "'"));
+    document.fail("visibility", "'job', 'own', 'own-first' or 'all'", in_quotes(text));
   }
 }
 

@@ -51,7 +51,7 @@ class FleetReader {
     const toml::table document = parse();
     for (const auto& [key, value] : document) {
       if (key.str() != "host")
-        fail(key.source().begin, "[[host]] entries", cat("'", key.str(), "'"));
+        fail(key.source().begin, "[[host]] entries", in_quotes(key.str()));
     }
     const toml::array* const entries = document["host"].as_array();
     if (entries == nullptr)
@@ -199,7 +199,7 @@ class FleetReader {
         continue;
       fail(key.source().begin,
            cat("a key of ", join(known, ", "), from ? " (beside from)" : ""),
-           cat("'", key.str(), "'"));
+           in_quotes(key.str()));
     }
   }
 
@@ -232,7 +232,7 @@ class FleetReader {
     if (name.empty() || name.size() > kMaxFleetName || is_bad) {
       fail(entry.get("name")->source().begin,
            "a host's name, without blanks and ':;,!'",
-           cat("'", name, "'"));
+           in_quotes(name));
     }
     return name;
   }
@@ -260,12 +260,12 @@ class FleetReader {
       const size_t cross = std::min(item.find('x'), item.size());
       const auto count = parse_int(item.substr(0, cross));
       if (!count || *count < 1 || cross == item.size()) {
-        fail(at, "gpus as \"8xH100-80GB\"", cat("'", item, "'"));
+        fail(at, "gpus as \"8xH100-80GB\"", in_quotes(item));
       }
       const std::string_view name = trim(item.substr(cross + 1));
       const GpuModel* const model = find_gpu_model(name);
       if (model == nullptr)
-        fail(at, cat("a GPU model of ", model_names()), cat("'", name, "'"));
+        fail(at, cat("a GPU model of ", model_names()), in_quotes(name));
       if (*count > kMaxGpus - std::ssize(gpus))
         fail(at, cat("at most ", kMaxGpus, " GPUs on a host"), cat(*count));
       gpus.insert(gpus.end(), *count, model);
@@ -304,7 +304,7 @@ class FleetReader {
     if (known == nullptr) {
       fail(value.source().begin,
            R"(nvlink = "all", "none", "pairs" or a matrix)",
-           cat("'", layout, "'"));
+           in_quotes(layout));
     }
     host.nvlink = known->second;
     if (host.nvlink == NvlinkLayout::none)

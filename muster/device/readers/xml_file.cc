@@ -110,9 +110,7 @@ std::optional<int64_t> XmlFile::integer(pugi::xml_node node,
     return std::nullopt;
   const auto value = parse_int(trim(found.value()));
   if (!value || *value < least || *value > most) {
-    fail(node,
-         cat(attribute, "= an integer from ", least, " to ", most),
-         cat("'", found.value(), "'"));
+    fail(node, cat(attribute, "= an integer from ", least, " to ", most), in_quotes(found.value()));
   }
   return value;
 }

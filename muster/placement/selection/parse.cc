@@ -87,7 +87,7 @@ class EntryParser {
   }
 
   [[noreturn]] void fail(const std::string& expected) const {
-    const std::string got = at_ < end_ ? cat("'", shown(rest()), "'") : "nothing";
+    const std::string got = at_ < end_ ? in_quotes(shown(rest())) : "nothing";
     fail_at(text_, at_, cat("expected ", expected, ", got ", got));
   }
 

@@ -59,7 +59,7 @@ Environment environment_from(JsonObject& json, const char* key) {
     const bool has_name = equals != std::string::npos && equals > 0;
     if (!has_name || contains(entry, '\0'))
       json.fail(
-          key, "variables as in NAME=value", cat("'", printable(entry.substr(0, kMaxShown)), "'"));
+          key, "variables as in NAME=value", in_quotes(printable(entry.substr(0, kMaxShown))));
     environment[entry.substr(0, equals)] = entry.substr(equals + 1);
   }
   return environment;
@@ -136,7 +136,7 @@ RemoteMessage begin_from(JsonObject& json) {
   if (begin.mark.empty() || contains(begin.earlier, ""))
     json.fail("mark", "marks of this run and of earlier ones", "an empty one");
   if (!begin.run_dir.starts_with('/'))
-    json.fail("run_dir", "an absolute folder", cat("'", printable(begin.run_dir), "'"));
+    json.fail("run_dir", "an absolute folder", in_quotes(printable(begin.run_dir)));
   return begin;
 }
 
@@ -356,7 +356,7 @@ RemoteMessage remote_message_from(const std::string& line) {
   const std::string kind = json.text(kKindKey);
   const auto reader = readers_of_kinds().find(kind);
   if (reader == readers_of_kinds().end())
-    json.fail(kKindKey, "a kind of message", cat("'", printable(kind.substr(0, kMaxShown)), "'"));
+    json.fail(kKindKey, "a kind of message", in_quotes(printable(kind.substr(0, kMaxShown))));
   RemoteMessage message = reader->second(json);
   json.finish();
   return message;

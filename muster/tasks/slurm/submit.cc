@@ -84,7 +84,7 @@ std::string job_id_of(const std::string& said) {
   std::string message = cat("sbatch: expected the number of a job, got ");
   if (WIFEXITED(end.status) && WEXITSTATUS(end.status) != 0)
     message += cat("exit code ", WEXITSTATUS(end.status), " ");
-  message += cat("'", printable(text_or(end.err, end.out)), "'");
+  message += in_quotes(printable(text_or(end.err, end.out)));
   if (!submitted.empty())
     message += cat("; submitted before and still there: scancel ", join(submitted, " "));
   throw Error(ErrorCode::io, message);

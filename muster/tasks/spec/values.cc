@@ -36,7 +36,7 @@ std::string SpecValues::got(const toml::node& value) const {
   if (const toml::array* const list = value.as_array())
     return list->empty() ? "an empty list" : "a list";
   if (const auto text = value.value_exact<std::string>())
-    return cat("'", shortened(*text), "'");
+    return in_quotes(shortened(*text));
   return shortened(
       problems_.text_between(position_of(value.source().begin), position_of(value.source().end)));
 }
