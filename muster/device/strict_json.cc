@@ -49,11 +49,11 @@ class Builder final : public nlohmann::json_sax<json> {
     member_ = &*member;
     if (is_new)
       return true;
-    refuse(cat("each member once, got '", name, "' twice in one object"));
+    refuse("each member once, got '", name, "' twice in one object");
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    refuse(cat("JSON, got something else: ", json_words(error.what())));
+    refuse("JSON, got something else: ", json_words(error.what()));
   }
 
   bool null() override { return add(nullptr); }
@@ -65,13 +65,13 @@ class Builder final : public nlohmann::json_sax<json> {
   bool binary(json::binary_t&) override { refuse("text, got bytes"); }
 
  private:
-  [[noreturn]] void refuse(const std::string& expected) const {
-    throw invalid_argument(printable(cat(what_, ": expected ", expected)));
+  [[noreturn]] void refuse(const auto&... expected) const {
+    throw invalid_argument(printable(cat(what_, ": expected ", expected...)));
   }
 
   bool open(json&& value) {
     if (open_.size() == kMaxDepth)
-      refuse(cat("JSON nested at most ", kMaxDepth, " levels deep, got more"));
+      refuse("JSON nested at most ", kMaxDepth, " levels deep, got more");
     open_.push_back(&place(std::move(value)));
     return true;
   }
@@ -89,7 +89,7 @@ class Builder final : public nlohmann::json_sax<json> {
   // The number of values bounds the memory that the document takes.
   json& place(json&& value) {
     if (++values_ > kMaxValues)
-      refuse(cat("at most ", kMaxValues, " values, got more"));
+      refuse("at most ", kMaxValues, " values, got more");
     if (open_.empty())
       return root_ = std::move(value);
     if (open_.back()->is_object())

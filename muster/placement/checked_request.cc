@@ -21,8 +21,8 @@
 namespace muster {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw invalid_argument(printable(message));
+[[noreturn]] void refuse(const auto&... message) {
+  throw invalid_argument(printable(cat(message...)));
 }
 
 // Returns what tells each rank's GPU one by one; empty when nothing does.
@@ -39,7 +39,7 @@ void check_policy(const Request& request) {
     refuse("--map: expected a map or Request::choose, got both");
   const std::string lists = flag_that_lists(request);
   if (!lists.empty() && request.policy != "list") {
-    refuse(cat(lists, ": expected policy list, got ", request.policy, "; leave --policy out"));
+    refuse(lists, ": expected policy list, got ", request.policy, "; leave --policy out");
   }
   if (request.policy == "mesh" && request.mesh.empty())
     refuse("--policy mesh: expected a mesh to order the GPUs for, got none; give --mesh dp=2,tp=2");
@@ -67,10 +67,10 @@ void check_scores_are_used(const Request& request) {
   if (request.scores.empty() || request.policy == "fastest" || weighs_by_scores(request))
     return;
   refuse(
-      cat("--scores: expected policy fastest, --gpus fastest:N or --global-batch, which go by "
-          "them, got policy ",
-          request.policy,
-          " alone; leave --scores out, or add one of these"));
+      "--scores: expected policy fastest, --gpus fastest:N or --global-batch, which go by "
+      "them, got policy ",
+      request.policy,
+      " alone; leave --scores out, or add one of these");
 }
 
 // Returns the first few hosts of a large inventory, for errors.
@@ -93,15 +93,15 @@ std::string flag_of_one_gpu_each(const Request& request) {
 // Some flags say something of a rank's one GPU, and have no meaning with several.
 void check_gpus_per_rank(const Request& request) {
   if (request.gpus_per_rank < 1)
-    refuse(cat("--gpus-per-rank: expected at least 1 GPU, got ", request.gpus_per_rank));
+    refuse("--gpus-per-rank: expected at least 1 GPU, got ", request.gpus_per_rank);
   const std::string beside = flag_of_one_gpu_each(request);
   if (request.gpus_per_rank == 1 || beside.empty())
     return;
-  refuse(cat("--gpus-per-rank: expected no ",
-             beside,
-             " beside it, got ",
-             request.gpus_per_rank,
-             "; leave one of them out"));
+  refuse("--gpus-per-rank: expected no ",
+         beside,
+         " beside it, got ",
+         request.gpus_per_rank,
+         "; leave one of them out");
 }
 
 bool tells_number_of_ranks(const Request& request) {
@@ -121,11 +121,11 @@ void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
   const int num_ranks = checked_mesh(request.mesh, 0).num_ranks();
   const int hosts = request.hosts.empty() ? int_size(inventory.hosts) : int_size(request.hosts);
   if (num_ranks % hosts != 0) {
-    refuse(cat("--mesh: expected ranks that ",
-               hosts,
-               " hosts can divide evenly, got ",
-               num_ranks,
-               "; say how many each has: --hosts a:4,b:2"));
+    refuse("--mesh: expected ranks that ",
+           hosts,
+           " hosts can divide evenly, got ",
+           num_ranks,
+           "; say how many each has: --hosts a:4,b:2");
   }
   request.nproc_per_node = num_ranks / hosts;
 }
@@ -158,9 +158,9 @@ void check_rank_memory_has_units(const Request& request) {
   constexpr uint64_t kLeast = uint64_t{1} << 20;
   for (const uint64_t bytes : request.rank_memory_bytes) {
     if (bytes > 0 && bytes < kLeast)
-      refuse(cat("--rank-memory: expected at least 1 MiB, or 0 for a rank that needs none, got ",
-                 bytes,
-                 " B; write the unit, as in 40GiB"));
+      refuse("--rank-memory: expected at least 1 MiB, or 0 for a rank that needs none, got ",
+             bytes,
+             " B; write the unit, as in 40GiB");
   }
 }
 
@@ -169,12 +169,12 @@ void check_rank_memory_has_units(const Request& request) {
 // The order matters: the policy is filled in before anything is said of it.
 Request checked_request(const Inventory& inventory, Request request) {
   if (inventory.hosts.empty())
-    refuse(cat("plan: expected at least one host, got none (", inventory.source, ")"));
+    refuse("plan: expected at least one host, got none (", inventory.source, ")");
   if (request.nproc_per_node && *request.nproc_per_node < 1) {
-    refuse(cat("--nproc-per-node: expected at least 1 rank, got ", *request.nproc_per_node));
+    refuse("--nproc-per-node: expected at least 1 rank, got ", *request.nproc_per_node);
   }
   if (request.global_batch < 0) {
-    refuse(cat("--global-batch: expected a number of samples, got ", request.global_batch));
+    refuse("--global-batch: expected a number of samples, got ", request.global_batch);
   }
   check_gpus_per_rank(request);
   check_scores(request.scores);
@@ -187,7 +187,7 @@ Request checked_request(const Inventory& inventory, Request request) {
   check_rank_memory_has_units(request);
   const std::string flag = flag_that_needs_gpus(request);
   if (request.cpu_only && !flag.empty()) {
-    refuse(cat("plan: expected either CPU slots or GPUs, got both (", flag, "); leave one out"));
+    refuse("plan: expected either CPU slots or GPUs, got both (", flag, "); leave one out");
   }
   return request;
 }
@@ -204,22 +204,22 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
   for (const HostRequest& wanted : request.hosts) {
     const auto found = by_name.find(wanted.name);
     if (found == by_name.end()) {
-      refuse(cat("--hosts: expected hosts of ",
-                 inventory.source,
-                 " (",
-                 names_of(inventory),
-                 "), got '",
-                 wanted.name,
-                 "'"));
+      refuse("--hosts: expected hosts of ",
+             inventory.source,
+             " (",
+             names_of(inventory),
+             "), got '",
+             wanted.name,
+             "'");
     }
     if (!seen.insert(wanted.name).second)
-      refuse(cat("--hosts: expected each host once, got '", wanted.name, "' again"));
+      refuse("--hosts: expected each host once, got '", wanted.name, "' again");
     if (wanted.nproc && *wanted.nproc < 1) {
-      refuse(cat("--hosts: expected at least 1 rank, got ",
-                 *wanted.nproc,
-                 " (host ",
-                 wanted.name,
-                 "); leave the host out instead"));
+      refuse("--hosts: expected at least 1 rank, got ",
+             *wanted.nproc,
+             " (host ",
+             wanted.name,
+             "); leave the host out instead");
     }
     hosts.push_back({found->second,
                      wanted.nproc ? wanted.nproc : request.nproc_per_node,

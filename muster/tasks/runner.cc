@@ -120,6 +120,8 @@ class TaskRunner {
   }
 
  private:
+  void note(const auto&... parts) const { view_.note(parts...); }
+
   void record_mark(const std::string& mark) {
     journal_.mark(mark, now());
     journal_.write();
@@ -333,24 +335,23 @@ class TaskRunner {
   void tell_processes(const Task& task, const Allocation& where, const PoolExit& exit) {
     const std::string name = printable(task.name);
     if (!exit.ended.empty())
-      view_.note(cat(name,
-                     " left processes behind, which were ended: ",
-                     join_first(exit.ended, ", ", kMostNamed)));
+      note(name,
+           " left processes behind, which were ended: ",
+           join_first(exit.ended, ", ", kMostNamed));
     if (!exit.killed.empty())
-      view_.note(cat(name,
-                     " left processes behind, which were killed: ",
-                     join_first(exit.killed, ", ", kMostNamed)));
+      note(name,
+           " left processes behind, which were killed: ",
+           join_first(exit.killed, ", ", kMostNamed));
     for (const std::string& survivor : exit.survivors)
-      view_.note(cat("could not end ", survivor));
+      note("could not end ", survivor);
     if (!exit.unclear.empty())
-      view_.note(cat(name,
-                     ", or a task that still runs, has left ",
-                     join(exit.unclear, ", "),
-                     " behind; it is ended with the last of them"));
+      note(name,
+           ", or a task that still runs, has left ",
+           join(exit.unclear, ", "),
+           " behind; it is ended with the last of them");
     const bool any_left = !exit.unclear.empty() || !exit.survivors.empty();
     if (any_left && !where.gpus.empty())
-      view_.note(
-          cat("no other task gets what ", name, " had of its GPUs until that process has ended"));
+      note("no other task gets what ", name, " had of its GPUs until that process has ended");
   }
 
   // Counts the ends whose records are on the disk by now, in their order.
@@ -427,7 +428,7 @@ class TaskRunner {
       outcome_.stopped_by = *signal;
       why_ended_ = cat("ended by ", name, " to the run");
       const bool insist = ending_;
-      view_.note(name + (insist ? ": every task is killed" : ": every task is ended"));
+      note(name + (insist ? ": every task is killed" : ": every task is ended"));
       end_all(insist ? kShortGrace : options_.facts.grace);
     }
   }
@@ -440,12 +441,12 @@ class TaskRunner {
         live_.size() == 1
             ? "1 task keeps running to its end; a second SIGINT ends it"
             : cat(live_.size(), " tasks keep running to their end; a second SIGINT ends them");
-    view_.note(cat("SIGINT: muster starts no new task; ", what_goes_on));
+    note("SIGINT: muster starts no new task; ", what_goes_on);
   }
 
   void end_for(const std::string& why) {
     why_ended_ = why;
-    view_.note(cat(why, "; every task is ended"));
+    note(why, "; every task is ended");
     end_all(options_.facts.grace);
   }
 
@@ -478,8 +479,7 @@ class TaskRunner {
     const std::string tasks = plural(schedule_.count(TaskState::waiting), "task");
     const std::string time = format_duration(patience);
     if (begins && patience > milliseconds(0))
-      view_.note(
-          cat(tasks, " can only run on hosts that were lost; one has ", time, " to come back"));
+      note(tasks, " can only run on hosts that were lost; one has ", time, " to come back");
     if (!stuck_.lasts(patience))
       return;
     const std::string in_vain = tries ? cat("; did not come back in ", time) : "";
@@ -499,7 +499,7 @@ class TaskRunner {
   // The run cannot go on. `next`: what the user can do, beside what the outcome says.
   void fail_run(const std::string& why, const char* next = "") {
     outcome_.error = why;
-    view_.note(cat(why, next));
+    note(why, next);
     end_all(options_.facts.grace);
   }
 
