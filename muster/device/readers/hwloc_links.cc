@@ -24,9 +24,9 @@ constexpr int kMaxObjects = 2 * kMaxHostDevices;
 constexpr double kMaxLinks = 1024;  // between two GPUs
 
 // Returns the words in all children called `name`: hwloc breaks long lists over several elements.
-StringViews words_in(pugi::xml_node matrix, const char* name) {
+StringViews words_in(xml_node matrix, const char* name) {
   StringViews words;
-  for (const pugi::xml_node child : matrix.children(name)) {
+  for (const xml_node child : matrix.children(name)) {
     const std::string_view text = child.text().get();
     for (size_t at = text.find_first_not_of(" \t\r\n"); at != std::string_view::npos;) {
       const size_t end = std::min(text.find_first_of(" \t\r\n", at), text.size());
@@ -39,7 +39,7 @@ StringViews words_in(pugi::xml_node matrix, const char* name) {
 
 // Returns those words as numbers; "OSDev:802" counts as 802.
 std::vector<int64_t> numbers_in(const XmlFile& file,
-                                pugi::xml_node matrix,
+                                xml_node matrix,
                                 const char* name,
                                 size_t most) {
   std::vector<int64_t> numbers;
@@ -66,7 +66,7 @@ struct BandwidthMatrix {
 // empty when there is none.
 BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
   BandwidthMatrix result;
-  const pugi::xml_node matrix = file.root().find_child([&](pugi::xml_node node) {
+  const xml_node matrix = file.root().find_child([&](xml_node node) {
     return std::string_view(node.name()).starts_with("distances2") &&
            name == node.attribute("name").value();
   });

@@ -35,7 +35,7 @@ constexpr size_t kMaxThreads = 64;
 // The place of an object, from the objects above it: filled in on the way down.
 struct Place {
   size_t node = DeviceTree::kRoot;
-  pugi::xml_node cpus = {};  // the object whose cpuset it is
+  xml_node cpus = {};  // the object whose cpuset it is
   std::optional<int> numa_node = {};
   int socket = 0;
   std::optional<int> l3 = {};
@@ -54,7 +54,7 @@ PciType parse_pci_type(std::string_view text) {
   return {hex(0), hex(6), hex(11)};
 }
 
-std::string_view info(pugi::xml_node object, const char* name) {
+std::string_view info(xml_node object, const char* name) {
   return object.find_child_by_attribute("info", "name", name).attribute("value").value();
 }
 
@@ -95,7 +95,7 @@ class HwlocReader {
     }
     const double version = std::strtod(file_.root().attribute("version").value(), nullptr);
     rdma_is_a_bit_ = version >= 3;
-    for (const pugi::xml_node machine : file_.root().children("object"))
+    for (const xml_node machine : file_.root().children("object"))
       read_machine(machine);
     if (num_cpus_ == 0) {
       num_cpus_ = sum_of<int>(host_.cores, [](const CpuCore& core) { return int_size(core.cpus); });
@@ -113,7 +113,7 @@ class HwlocReader {
   }
 
  private:
-  void read_machine(pugi::xml_node machine) {
+  void read_machine(xml_node machine) {
     read_nodes(machine);
     const std::string name = clean_text(info(machine, "HostName"));
     if (!name.empty())
@@ -124,7 +124,7 @@ class HwlocReader {
   }
 
   // A mask that cannot be read is an error: what hangs below it would have no place.
-  Ints mask(pugi::xml_node object, const char* attribute) const {
+  Ints mask(xml_node object, const char* attribute) const {
     const char* const text = object.attribute(attribute).value();
     const auto bits = parse_cpu_mask(text);
     if (!bits)
@@ -139,7 +139,7 @@ class HwlocReader {
 
   // An object with CPUs narrows the place, and devices meet on its NUMA node or, where it spans
   // several, across.
-  void narrow(pugi::xml_node object, Place& place) {
+  void narrow(xml_node object, Place& place) {
     place.cpus = object;
     place.numa_node.reset();
     if (object.attribute("nodeset"))
@@ -149,8 +149,8 @@ class HwlocReader {
 
   // Memory of other kinds, as a GPU's, is a node with the same CPUs as another, or with none: no
   // place of its own.
-  void read_nodes(pugi::xml_node object) {  // NOLINT(misc-no-recursion)
-    for (const pugi::xml_node child : object.children("object"))
+  void read_nodes(xml_node object) {  // NOLINT(misc-no-recursion)
+    for (const xml_node child : object.children("object"))
       read_nodes(child);
     const auto number = file_.small_integer(object, "os_index", 0, INT32_MAX);
     if (std::string_view(object.attribute("type").value()) != "NUMANode" || !number)
@@ -179,13 +179,13 @@ class HwlocReader {
   }
 
   // Older versions of the format have one type for caches of all levels.
-  bool is_third_level_cache(pugi::xml_node object) const {
+  bool is_third_level_cache(xml_node object) const {
     const std::string_view type = object.attribute("type").value();
     return type == "L3Cache" || (type == "Cache" && file_.integer(object, "depth", 0, 9) == 3);
   }
 
   // The recursion is as deep as XmlFile allows elements to nest.
-  void read_object(pugi::xml_node object, Place place) {  // NOLINT(misc-no-recursion)
+  void read_object(xml_node object, Place place) {  // NOLINT(misc-no-recursion)
     const std::string_view type = object.attribute("type").value();
     if (object.attribute("cpuset"))
       narrow(object, place);
@@ -204,12 +204,12 @@ class HwlocReader {
       read_pci_device(object, place);
       return;
     }
-    for (const pugi::xml_node child : object.children("object"))
+    for (const xml_node child : object.children("object"))
       read_object(child, place);
   }
 
   // A file may leave cores out and hold threads alone; each then counts as a core.
-  void read_core(pugi::xml_node object, const Place& place) {
+  void read_core(xml_node object, const Place& place) {
     if (host_.cores.size() == kMaxHostCores)
       file_.fail(object, "fewer cores", "more");
     // Without a third level the cores of a socket share what there is.
@@ -227,7 +227,7 @@ class HwlocReader {
   }
 
   // Only GPUs and NICs are kept; disks and the like are PCI devices too.
-  void read_pci_device(pugi::xml_node object, const Place& place) {
+  void read_pci_device(xml_node object, const Place& place) {
     const PciType type = parse_pci_type(object.attribute("pci_type").value());
     HwlocDevice device{.place = tree_.add(place.node, LinkKind::pix)};
     const char* const address = object.attribute("pci_busid").value();
@@ -238,7 +238,7 @@ class HwlocReader {
     device.gpu.numa_node = place.numa_node;
     note_number(object, device);
     bool managed = false;  // the vendor's library knows it
-    for (const pugi::xml_node child : object.children("object"))
+    for (const xml_node child : object.children("object"))
       managed |= read_os_device(child, device);
     if (managed || looks_like_gpu(type)) {
       device.gpu.near_cpus = to_cpu_list(cpus_of(place));
@@ -253,21 +253,21 @@ class HwlocReader {
   }
 
   // Matrices of bandwidths name objects by these numbers.
-  void note_number(pugi::xml_node object, HwlocDevice& device) const {
+  void note_number(xml_node object, HwlocDevice& device) const {
     if (const auto number = file_.integer(object, "gp_index", 0, INT64_MAX)) {
       device.object_numbers.push_back(*number);
     }
   }
 
   // The type of a device of the system is a number, or since version 3 a set of bits.
-  bool is_rdma(pugi::xml_node object) const {
+  bool is_rdma(xml_node object) const {
     const int type = file_.small_integer(object, "osdev_type", 0, INT32_MAX).value_or(0);
     return rdma_is_a_bit_ ? (type & 32) != 0 : type == 3;
   }
 
   // Reads what the system or a vendor's library calls the PCI device. Returns whether it is a GPU
   // of NVML, CUDA or ROCm SMI.
-  bool read_os_device(pugi::xml_node object, HwlocDevice& device) const {
+  bool read_os_device(xml_node object, HwlocDevice& device) const {
     note_number(object, device);
     const std::string_view name = object.attribute("name").value();
     if (is_rdma(object) && device.nic_name.empty())
@@ -280,7 +280,7 @@ class HwlocReader {
     return number || number_after(name, "cuda");
   }
 
-  static void read_os_gpu(pugi::xml_node object, Gpu& gpu) {
+  static void read_os_gpu(xml_node object, Gpu& gpu) {
     gpu.model = text_or(clean_text(info(object, "GPUModel")), gpu.model);
     for (const char* const key : {"NVIDIAUUID", "AMDUUID"}) {
       const std::string uuid = clean_text(info(object, key));
@@ -295,7 +295,7 @@ class HwlocReader {
   }
 
   // What the file says of a GPU goes before what is known of its model.
-  static void describe_gpu(pugi::xml_node object, const PciType& type, Gpu& gpu) {
+  static void describe_gpu(xml_node object, const PciType& type, Gpu& gpu) {
     const Gpu told = gpu;
     const GpuModel* model = find_gpu_model_by_pci_id(type.vendor, type.device);
     if (model == nullptr)
@@ -314,7 +314,7 @@ class HwlocReader {
 
   // The speed is what the link carried at that moment, in GB/s after encoding. Idle devices lower
   // it, so it is believed only where it is that of 16 lanes of generation 3 or more.
-  static void read_slot(pugi::xml_node object, Gpu& gpu) {
+  static void read_slot(xml_node object, Gpu& gpu) {
     const double speed = std::strtod(object.attribute("pci_link_speed").value(), nullptr);
     for (int generation = 3; generation <= 5; ++generation) {
       const double full = 16 * 8.0 / 8 * 128 / 130 * (1 << (generation - 3));

@@ -45,7 +45,7 @@ struct FoundGpu {
   int switch_links = 0;                   // to NVSwitches
   LinkKind link_kind = LinkKind::nvlink;
   std::optional<int> dev = {};  // the number that CUDA gave it
-  pugi::xml_node node = {};
+  xml_node node = {};
 };
 
 struct FoundNic {
@@ -69,8 +69,8 @@ class NcclReader {
     host_.name = name;
   }
 
-  Host read(const std::vector<pugi::xml_node>& cpus) {
-    for (const pugi::xml_node cpu : cpus)
+  Host read(const std::vector<xml_node>& cpus) {
+    for (const xml_node cpu : cpus)
       read_cpu(cpu);
     if (num_cpus_ > 0)
       host_.num_cores = num_cpus_;
@@ -85,7 +85,7 @@ class NcclReader {
 
  private:
   // An attribute that is missing counts as 0, which is no vendor, device or class.
-  uint32_t hex(pugi::xml_node node, const char* attribute) const {
+  uint32_t hex(xml_node node, const char* attribute) const {
     std::string_view text = trim(node.attribute(attribute).value());
     if (text.starts_with("0x"))
       text.remove_prefix(2);
@@ -97,9 +97,9 @@ class NcclReader {
 
   // Where the topologies of two hosts stand side by side, PCI addresses or NUMA nodes are there
   // twice.
-  void check_one_host(const std::vector<pugi::xml_node>& cpus) const {
+  void check_one_host(const std::vector<xml_node>& cpus) const {
     StringSet seen;
-    const auto look = [&](pugi::xml_node at, const std::string& thing) {
+    const auto look = [&](xml_node at, const std::string& thing) {
       if (seen.insert(thing).second)
         return;
       file_.fail(at,
@@ -110,7 +110,7 @@ class NcclReader {
       look(found.node, cat("PCI address ", found.gpu.pci.value));
     if (!devs_repeat())
       return;
-    for (const pugi::xml_node cpu : cpus)
+    for (const xml_node cpu : cpus)
       look(cpu, cat("NUMA node ", cpu.attribute("numaid").value()));
   }
 
@@ -122,7 +122,7 @@ class NcclReader {
   }
 
   // Everything below a <cpu> is near to its NUMA node and its CPUs.
-  void read_cpu(pugi::xml_node cpu) {
+  void read_cpu(xml_node cpu) {
     numa_node_ = file_.small_integer(cpu, "numaid", -1, kMaxNumber);
     if (numa_node_ == -1)
       numa_node_.reset();
@@ -139,8 +139,8 @@ class NcclReader {
   }
 
   // The recursion is as deep as XmlFile allows elements to nest.
-  void read_devices(pugi::xml_node above, size_t place) {  // NOLINT(misc-no-recursion)
-    for (const pugi::xml_node pci : above.children("pci")) {
+  void read_devices(xml_node above, size_t place) {  // NOLINT(misc-no-recursion)
+    for (const xml_node pci : above.children("pci")) {
       const size_t own = tree_.add(place, LinkKind::pix);
       const uint32_t kind = hex(pci, "class") >> 16U;
       const bool gpu = pci.child("gpu") || is_one_of(kind, kDisplay, kProcessing);
@@ -156,7 +156,7 @@ class NcclReader {
   }
 
   // Every device needs an address, because links name their other end by it.
-  PciAddress address(pugi::xml_node node, const char* attribute) const {
+  PciAddress address(xml_node node, const char* attribute) const {
     const auto pci = parse_pci_address(node.attribute(attribute).value());
     if (!pci)
       file_.fail(node, cat(attribute, "= a PCI address"), node.attribute(attribute).value());
@@ -164,7 +164,7 @@ class NcclReader {
   }
 
   // The PCI device says which model it is; its <gpu>, where there is one, says the rest.
-  void read_gpu(pugi::xml_node pci, size_t place) {
+  void read_gpu(xml_node pci, size_t place) {
     if (gpus_.size() == kMaxHostDevices)
       file_.fail(pci, cat("at most ", kMaxHostDevices, " GPUs"), "more");
     FoundGpu found{.place = place, .node = pci};
@@ -179,13 +179,13 @@ class NcclReader {
     gpu.numa_node = numa_node_;
     gpu.near_cpus = near_cpus_;
     read_slot(pci, gpu);
-    const pugi::xml_node detail = pci.child("gpu");
+    const xml_node detail = pci.child("gpu");
     has_details_ |= !detail.empty();
     found.dev = file_.small_integer(detail, "dev", 0, kMaxNumber);
     read_target(detail, gpu);
-    for (const pugi::xml_node link : detail.children("nvlink"))
+    for (const xml_node link : detail.children("nvlink"))
       read_link(link, found);
-    for (const pugi::xml_node link : detail.children("xgmi")) {
+    for (const xml_node link : detail.children("xgmi")) {
       found.link_kind = LinkKind::xgmi;
       gpu.vendor = Vendor::amd;
       read_link(link, found);
@@ -194,7 +194,7 @@ class NcclReader {
   }
 
   // AMD's GPUs have a target ("gcn"), NVIDIA's a compute capability ("sm").
-  void read_target(pugi::xml_node detail, Gpu& gpu) const {
+  void read_target(xml_node detail, Gpu& gpu) const {
     if (detail.attribute("gcn")) {
       gpu.vendor = Vendor::amd;
       gpu.compute_capability = gfx_target(detail.attribute("gcn").value());
@@ -205,7 +205,7 @@ class NcclReader {
   }
 
   // Reads "16 GT/s", "32.0 GT/s PCIe": each generation doubles. Source: PCI-SIG.
-  void read_slot(pugi::xml_node pci, Gpu& gpu) const {
+  void read_slot(xml_node pci, Gpu& gpu) const {
     const double speed = std::strtod(pci.attribute("link_speed").value(), nullptr);
     int generation = 0;
     for (const double known : {2.5, 5., 8., 16., 32., 64.}) {
@@ -218,7 +218,7 @@ class NcclReader {
       gpu.pcie_width = width;
   }
 
-  void read_link(pugi::xml_node link, FoundGpu& found) const {
+  void read_link(xml_node link, FoundGpu& found) const {
     const int count = file_.small_integer(link, "count", 1, kMaxLinksOfGpu).value_or(1);
     if (hex(link, "tclass") >> 8U == kNvswitch) {
       found.switch_links = std::min(found.switch_links + count, kMaxLinksOfGpu);
@@ -232,10 +232,10 @@ class NcclReader {
   }
 
   // A card may have several ports, each a <net> of its own; one without any counts once.
-  void read_nics(pugi::xml_node above, size_t place) {
+  void read_nics(xml_node above, size_t place) {
     bool named = false;
-    for (const pugi::xml_node nic : above.children("nic")) {
-      for (const pugi::xml_node net : nic.children("net")) {
+    for (const xml_node nic : above.children("nic")) {
+      for (const xml_node net : nic.children("net")) {
         named = true;
         add_nic(above, clean_text(net.attribute("name").value()), place);
       }
@@ -245,7 +245,7 @@ class NcclReader {
   }
 
   // A card without a name goes by its address.
-  void add_nic(pugi::xml_node at, const std::string& name, size_t place) {
+  void add_nic(xml_node at, const std::string& name, size_t place) {
     if (nics_.size() == kMaxHostDevices)
       file_.fail(at, cat("at most ", kMaxHostDevices, " NICs"), "more");
     FoundNic found{.place = place};
@@ -324,10 +324,10 @@ class NcclReader {
 
 // Returns the <cpu> of each host, by NCCL's hash of the host, which dumps of one host may lack.
 // There is one host at least.
-std::vector<std::vector<pugi::xml_node>> cpus_by_host(const XmlFile& file) {
-  std::vector<std::vector<pugi::xml_node>> hosts(1);
+std::vector<std::vector<xml_node>> cpus_by_host(const XmlFile& file) {
+  std::vector<std::vector<xml_node>> hosts(1);
   std::map<std::string, size_t> by_hash;
-  for (const pugi::xml_node cpu : file.root().children("cpu")) {
+  for (const xml_node cpu : file.root().children("cpu")) {
     const auto [found, is_new] =
         by_hash.emplace(cpu.attribute("host_hash").value(), by_hash.size());
     if (is_new && found->second == kMaxDumpedHosts)
@@ -350,7 +350,7 @@ std::vector<Host> nccl_topology_hosts(const std::string& text, const std::string
   const std::string name = host_name_of(source);
   const auto groups = cpus_by_host(file);
   std::vector<Host> hosts;
-  for (const std::vector<pugi::xml_node>& cpus : groups) {
+  for (const std::vector<xml_node>& cpus : groups) {
     const std::string own = groups.size() > 1 ? cat(name, "-", hosts.size()) : name;
     hosts.push_back(NcclReader(file, what, own).read(cpus));
   }

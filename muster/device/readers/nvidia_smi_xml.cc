@@ -35,7 +35,7 @@ constexpr const char* kBroken[] = {"GPU is lost", "Unknown Error", "ERR!", "GPU 
 // Reads one <gpu>.
 class GpuReader {
  public:
-  GpuReader(const XmlFile& file, pugi::xml_node node) : file_(file), node_(node) {}
+  GpuReader(const XmlFile& file, xml_node node) : file_(file), node_(node) {}
 
   Gpu read(int index) {
     gpu_.index.value = index;
@@ -52,7 +52,7 @@ class GpuReader {
 
  private:
   // `path` is like "pci/pci_bus", below this GPU.
-  pugi::xml_node at(const char* path) const { return node_.first_element_by_path(path); }
+  xml_node at(const char* path) const { return node_.first_element_by_path(path); }
   std::string text(const char* path) const { return clean_text(at(path).text().get()); }
 
   // Returns the number with its unit ("81920 MiB") at the first of `places` that holds one.
@@ -67,7 +67,7 @@ class GpuReader {
   }
 
   // A text that begins with no digit, as "N/A", is no value.
-  std::optional<double> number(pugi::xml_node node, std::string_view unit, double most) const {
+  std::optional<double> number(xml_node node, std::string_view unit, double most) const {
     const std::string_view text = trim(node.text().get());
     if (text.empty() || text.front() < '0' || text.front() > '9')
       return std::nullopt;
@@ -81,7 +81,7 @@ class GpuReader {
     return value;
   }
 
-  std::optional<int> integer(pugi::xml_node node, std::string_view unit, int most) const {
+  std::optional<int> integer(xml_node node, std::string_view unit, int most) const {
     const auto value = number(node, unit, most);
     if (!value)
       return std::nullopt;
@@ -89,7 +89,7 @@ class GpuReader {
   }
 
   // The bytes of a memory that nvidia-smi writes in whole MiB; a value that is missing counts as 0.
-  uint64_t bytes(pugi::xml_node node) const {
+  uint64_t bytes(xml_node node) const {
     return uint64_t(integer(node, "MiB", kMaxMib).value_or(0)) << 20U;
   }
 
@@ -151,14 +151,14 @@ class GpuReader {
   }
 
   // 0 stands for a number that the driver does not know.
-  std::optional<int> known(pugi::xml_node node, std::string_view unit, int most) const {
+  std::optional<int> known(xml_node node, std::string_view unit, int most) const {
     const auto value = integer(node, unit, most);
     return value == 0 ? std::nullopt : value;
   }
 
   // The names changed twice; the parts of the newer ones add up.
   void read_ecc() {
-    const pugi::xml_node errors = at("ecc_errors/volatile");
+    const xml_node errors = at("ecc_errors/volatile");
     std::optional<double> sum;
     const auto add = [&](const char* path) {
       if (const auto count = number(errors.first_element_by_path(path), "", 1e15))
@@ -178,21 +178,21 @@ class GpuReader {
     gpu_.mig_enabled = text("mig_mode/current_mig") == "Enabled";
     const auto devices = node_.child("mig_devices").children("mig_device");
     std::map<std::string, int> sharers;  // compute instances of each GPU instance
-    for (const pugi::xml_node device : devices)
+    for (const xml_node device : devices)
       ++sharers[gpu_instance_of(device)];
-    for (const pugi::xml_node device : devices) {
+    for (const xml_node device : devices) {
       if (gpu_.mig.size() == kMaxHostDevices)
         file_.fail(device, cat("at most ", kMaxHostDevices, " MIG devices"), "more");
       gpu_.mig.push_back(mig_instance(device, sharers[gpu_instance_of(device)] == 1));
     }
   }
 
-  static const char* gpu_instance_of(pugi::xml_node device) {
+  static const char* gpu_instance_of(xml_node device) {
     return device.child("gpu_instance_id").text().get();
   }
 
   // CUDA takes this name too, for an instance that has no UUID.
-  std::string name_by_numbers(pugi::xml_node device) const {
+  std::string name_by_numbers(xml_node device) const {
     const auto gpu_instance = integer(device.child("gpu_instance_id"), "", kMaxInstance);
     const auto compute_instance = integer(device.child("compute_instance_id"), "", kMaxInstance);
     if (!gpu_instance || !compute_instance)
@@ -201,7 +201,7 @@ class GpuReader {
   }
 
   // `whole`: no other compute instance shares the part of the GPU.
-  MigInstance mig_instance(pugi::xml_node device, bool whole) const {
+  MigInstance mig_instance(xml_node device, bool whole) const {
     MigInstance instance;
     instance.uuid.value = clean_text(device.child("uuid").text().get());
     if (!instance.uuid.value.starts_with("MIG-"))
@@ -238,7 +238,7 @@ class GpuReader {
 
   // Only processes that compute count; "G" alone is a desktop.
   void read_processes() {
-    for (const pugi::xml_node process : node_.child("processes").children("process_info")) {
+    for (const xml_node process : node_.child("processes").children("process_info")) {
       const std::string_view type = process.child("type").text().get();
       if (!contains(type, 'C'))
         continue;
@@ -251,7 +251,7 @@ class GpuReader {
   }
 
   const XmlFile& file_;
-  pugi::xml_node node_;
+  xml_node node_;
   Gpu gpu_;
 };
 
@@ -277,7 +277,7 @@ Host nvidia_smi_xml_host(const std::string& text, const std::string& source) {
   }
   Host host{.name = host_name_of(source)};
   host.driver_version = clean_text(file.root().child("driver_version").text().get());
-  for (const pugi::xml_node node : file.root().children("gpu")) {
+  for (const xml_node node : file.root().children("gpu")) {
     if (host.gpus.size() == kMaxHostDevices)
       file.fail(node, cat("at most ", kMaxHostDevices, " GPUs"), "more");
     host.gpus.push_back(GpuReader(file, node).read(int_size(host.gpus)));

@@ -39,8 +39,8 @@ void XmlFile::check_end() const {
 
 // Several documents in one file come from output that was appended.
 void XmlFile::check_single() const {
-  const pugi::xml_node first = root();
-  for (pugi::xml_node node = first.next_sibling(); node; node = node.next_sibling()) {
+  const xml_node first = root();
+  for (xml_node node = first.next_sibling(); node; node = node.next_sibling()) {
     if (node.type() != pugi::node_element)
       continue;
     fail(node,
@@ -68,7 +68,7 @@ void XmlFile::check_bounds() const {
 // where there is none.
 void XmlFile::check_depth() const {
   size_t depth = 0;
-  for (pugi::xml_node node = document_; node;) {
+  for (xml_node node = document_; node;) {
     if (node.first_child()) {
       if (++depth > kMaxDepth) {
         fail(node, cat("elements nested at most ", kMaxDepth, " levels deep"), "more");
@@ -97,11 +97,11 @@ void XmlFile::fail_at(ptrdiff_t offset, const std::string& expected, std::string
                          ")");
 }
 
-void XmlFile::fail(pugi::xml_node at, const std::string& expected, std::string_view got) const {
+void XmlFile::fail(xml_node at, const std::string& expected, std::string_view got) const {
   fail_at(at.offset_debug(), expected, got);
 }
 
-std::optional<int64_t> XmlFile::integer(pugi::xml_node node,
+std::optional<int64_t> XmlFile::integer(xml_node node,
                                         const char* attribute,
                                         int64_t least,
                                         int64_t most) const {
@@ -115,7 +115,7 @@ std::optional<int64_t> XmlFile::integer(pugi::xml_node node,
   return value;
 }
 
-std::optional<int> XmlFile::small_integer(pugi::xml_node node,
+std::optional<int> XmlFile::small_integer(xml_node node,
                                           const char* attribute,
                                           int least,
                                           int most) const {

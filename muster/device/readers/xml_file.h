@@ -11,6 +11,8 @@
 
 namespace muster {
 
+using pugi::xml_node;
+
 class XmlFile {
  public:
   // `what` names the file in errors ("inventory box.xml"); both must outlive this object.
@@ -18,23 +20,18 @@ class XmlFile {
   // bounds.
   XmlFile(const std::string& text, const std::string& what);
 
-  pugi::xml_node root() const { return document_.document_element(); }
+  xml_node root() const { return document_.document_element(); }
 
   // Throws: invalid_argument with the line of `at`.
-  [[noreturn]] void fail(pugi::xml_node at,
-                         const std::string& expected,
-                         std::string_view got) const;
+  [[noreturn]] void fail(xml_node at, const std::string& expected, std::string_view got) const;
 
   // An attribute as a number; nothing when it is absent. Throws: invalid_argument when it is no
   // number or out of range.
-  std::optional<int64_t> integer(pugi::xml_node node,
+  std::optional<int64_t> integer(xml_node node,
                                  const char* attribute,
                                  int64_t least,
                                  int64_t most) const;
-  std::optional<int> small_integer(pugi::xml_node node,
-                                   const char* attribute,
-                                   int least,
-                                   int most) const;
+  std::optional<int> small_integer(xml_node node, const char* attribute, int least, int most) const;
 
  private:
   void check_bounds() const;
