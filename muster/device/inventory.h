@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
@@ -103,6 +104,9 @@ struct Gpu {
   std::vector<MigInstance> mig = {};
   std::string health = kHealthy;  // or what is wrong; placement leaves such a GPU out
   std::vector<GpuProcess> processes = {};
+
+  // Whether this is the GPU's UUID, or that of one of its instances.
+  bool has(const GpuUuid& id) const { return uuid == id || contains(mig, id, &MigInstance::uuid); }
 
   // Files may say that more is free than there is.
   uint64_t memory_used_bytes() const {

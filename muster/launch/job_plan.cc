@@ -41,7 +41,7 @@ Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
   if (!device.is_gpu())
     return {};
   const auto is_it = [&](const Gpu& gpu) {
-    return gpu.uuid == device.uuid || contains(gpu.mig, device.uuid, &MigInstance::uuid);
+    return gpu.has(device.uuid);
   };
   const std::string uuid = printable(device.uuid.value);
   const Gpu* const gpu = element_where(host.gpus, is_it);

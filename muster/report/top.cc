@@ -96,10 +96,6 @@ void add_plan(TopView& view, const Plan& plan) {
   });
 }
 
-bool has_device(const Gpu& gpu, const GpuUuid& uuid) {
-  return gpu.uuid == uuid || contains(gpu.mig, uuid, &MigInstance::uuid);
-}
-
 // Adds the use of its GPU to a rank. The size of the memory may not be told.
 void add_readings(TopRank& rank, const Gpu& gpu) {
   rank.gpu_percent = gpu.utilization_percent;
@@ -121,8 +117,8 @@ void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
   const Inventory inventory = probe_this_machine({.detail = GpuDetail::full});
   const std::vector<Gpu>& gpus = inventory.hosts.at(0).gpus;
   for (const size_t i : on_gpus) {
-    const Gpu* const gpu = element_where(
-        gpus, [&](const Gpu& one) { return has_device(one, plan.ranks[i].device.uuid); });
+    const Gpu* const gpu =
+        element_where(gpus, [&](const Gpu& one) { return one.has(plan.ranks[i].device.uuid); });
     if (gpu != nullptr)
       add_readings(view.ranks[i], *gpu);
   }

@@ -27,6 +27,7 @@
 #include "muster/draw/xml_text.h"
 #include "muster/placement/picture/layout.h"
 #include "muster/placement/picture/links.h"
+#include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
 
@@ -150,15 +151,10 @@ int chip_rows(int ranks) {
   return ranks > kMostChips ? 1 : divided_up(ranks, kChipsInRow);
 }
 
-bool has_instance(const Gpu& gpu, const GpuUuid& uuid) {
-  return contains(gpu.mig, uuid, &MigInstance::uuid);
-}
-
 // Returns the position of the GPU that is the device, or of which the device is an instance.
 std::optional<size_t> find_gpu(const Host& host, const DeviceAssignment& device) {
   for (const size_t i : indices_of(host.gpus)) {
-    const Gpu& gpu = host.gpus[i];
-    if (gpu.uuid == device.uuid || has_instance(gpu, device.uuid))
+    if (host.gpus[i].has(device.uuid))
       return i;
   }
   return std::nullopt;
@@ -310,9 +306,7 @@ class HostPicture {
   // A node's cores, NICs and PCIe groups lie one below the other.
   void draw_node(const NodePlace& node) {
     canvas_.box(node.box, kNodeBox, "numa");
-    std::string title = "NUMA node not known";
-    if (node.numa_node)
-      title = cat("NUMA node ", *node.numa_node);
+    std::string title = numa_label(node.numa_node);
     const auto cores = std::ranges::count_if(
         host_.cores, [&](const CpuCore& core) { return core.numa_node == node.numa_node; });
     if (cores > 0)

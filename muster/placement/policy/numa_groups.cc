@@ -2,10 +2,7 @@
 // which only the links between GPUs say.
 #include "muster/placement/policy/numa_groups.h"
 
-#include <string>
-
 #include "muster/base/indices_of.h"
-#include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
@@ -34,10 +31,6 @@ Indices switch_of_gpus(const PolicyInput& input) {
     switches[i] = first;
   }
   return switches;
-}
-
-std::string numa_label(const std::optional<int>& node) {
-  return node ? cat("NUMA node ", *node) : "NUMA node not known";
 }
 
 }  // namespace muster

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <optional>
-#include <string>
 
 #include "muster/base/lists.h"
 #include "muster/placement/policy/policy.h"
@@ -17,8 +16,5 @@ std::map<std::optional<int>, Indices> gpus_by_numa_node(const PolicyInput& input
 // For each place of PolicyInput::gpus a number that is the same for GPUs behind one PCIe switch
 // (link PIX) and for the instances of one GPU.
 Indices switch_of_gpus(const PolicyInput& input);
-
-// "NUMA node 1" or "NUMA node not known".
-std::string numa_label(const std::optional<int>& node);
 
 }  // namespace muster

@@ -24,6 +24,10 @@ const Gpu& gpu_of(const Host& host, const UsableGpu& device) {
   return host.gpus[device.position];
 }
 
+std::string numa_label(const std::optional<int>& node) {
+  return node ? cat("NUMA node ", *node) : "NUMA node not known";
+}
+
 // Without cores nothing says that there is only one node.
 std::optional<int> numa_node_of(const Host& host, const Gpu& gpu) {
   if (gpu.numa_node || host.cores.empty())

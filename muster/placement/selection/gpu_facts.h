@@ -55,6 +55,9 @@ GpuLoad load_of(const Host& host, const UsableGpu& device);
 // All that loads are compared by, where it is not 0: "1 process of others, 35% busy, 3.0 GiB used".
 std::string load_text(const GpuLoad& load);
 
+// "NUMA node 1" or "NUMA node not known".
+std::string numa_label(const std::optional<int>& node);
+
 // Whether so much used of a GPU's memory is no more than a driver or a desktop takes: 256 MiB, or
 // 2 % of it all when that is more.
 bool is_little_memory(uint64_t used, uint64_t total);
