@@ -51,10 +51,7 @@ class ObjectText {
     text_ += "\":";
     text_ += json;
   }
-  std::string end() && {
-    text_ += '}';
-    return std::move(text_);
-  }
+  std::string end() { return std::move(text_) + "}"; }
 
  private:
   std::string text_ = "{";
@@ -67,7 +64,7 @@ std::string to_text(const DeviceAssignment& device) {
   if (!device.is_gpu()) {
     object.add("kind", "cpu");
     object.add("cpu_slot", device.cpu_slot);
-    return std::move(object).end();
+    return object.end();
   }
   object.add("kind", "cuda");
   object.add("uuid", device.uuid.value);
@@ -78,7 +75,7 @@ std::string to_text(const DeviceAssignment& device) {
     object.add("vendor", "amd");
   if (!device.pci.value.empty())
     object.add("pci", device.pci.value);
-  return std::move(object).end();
+  return object.end();
 }
 
 // A fact that is not known or was not asked for is left out.
@@ -107,14 +104,14 @@ std::string to_text(const RankPlan& rank) {
   object.add("host_index", rank.host_index);
   object.add("host", rank.host);
   add_what_it_has(object, rank);
-  return std::move(object).end();
+  return object.end();
 }
 
 // Without its place, which follows from that of the host.
 std::string text_on_its_host(const RankPlan& rank) {
   ObjectText object;
   add_what_it_has(object, rank);
-  return std::move(object).end();
+  return object.end();
 }
 
 // The shares in runs: "64*6,32*2".
@@ -381,7 +378,7 @@ std::string host_ranks_to_json(const HostRanks& host) {
   object.add("host", host.ranks.empty() ? std::string() : host.ranks.front().host);
   const auto ranks = mapped(host.ranks, text_on_its_host);
   object.add_json("ranks", cat("[", join(ranks, ","), "]"));
-  return std::move(object).end();
+  return object.end();
 }
 
 HostRanks host_ranks_from_json(const std::string& text, const std::string& source) {

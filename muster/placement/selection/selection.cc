@@ -88,8 +88,8 @@ class Resolver {
 
  private:
   // Errors of a host end with what it has, so that the user can choose again.
-  [[noreturn]] void fail(const SelectionItem& item, const std::string& problem) const {
-    fail_at(selection_.text, item.at, cat(problem, "; ", describe(host_, usable_)));
+  [[noreturn]] void fail(const SelectionItem& item, const auto&... problem) const {
+    fail_at(selection_.text, item.at, cat(problem..., "; ", describe(host_, usable_)));
   }
 
   int index_of(const UsableGpu& device) const { return gpu_of(host_, device).index.value; }
@@ -135,7 +135,7 @@ class Resolver {
     Devices named = named_by(item);
     for (const UsableGpu& device : named) {
       if (contains(taken_, device))
-        fail(item, cat("expected each GPU once, got ", label_of(host_, device), " again"));
+        fail(item, "expected each GPU once, got ", label_of(host_, device), " again");
       taken_.push_back(device);
     }
     return named;
@@ -150,7 +150,7 @@ class Resolver {
         return index_of(device) == index;
       });
       if (found.size() == before)
-        fail(item, cat("expected the index of a GPU that can be used, got ", index));
+        fail(item, "expected the index of a GPU that can be used, got ", index);
     }
     return found;
   }
@@ -167,14 +167,14 @@ class Resolver {
     const Strings uuids = distinct(found, uuid_to_match);
     const std::string device = of_instances ? "a MIG instance" : "a GPU";
     if (found.empty())
-      fail(item, cat("expected the UUID of ", device, " that can be used, got ", shown(item.text)));
+      fail(item, "expected the UUID of ", device, " that can be used, got ", shown(item.text));
     if (uuids.size() > 1) {
       fail(item,
-           cat("expected the beginning of one UUID, got ",
-               item.text,
-               ", which fits ",
-               join(uuids, " and "),
-               ": give more of it"));
+           "expected the beginning of one UUID, got ",
+           item.text,
+           ", which fits ",
+           join(uuids, " and "),
+           ": give more of it");
     }
     return found;
   }
@@ -214,10 +214,10 @@ class Resolver {
     };
     if (const UsableGpu* const unknown = element_where(devices, has_none)) {
       fail(item,
-           cat("expected a score for each GPU, got none for ",
-               label_of(host_, *unknown),
-               " (measure them with `muster bench device`, or give `muster run` --scores FILE with "
-               "all of them)"));
+           "expected a score for each GPU, got none for ",
+           label_of(host_, *unknown),
+           " (measure them with `muster bench device`, or give `muster run` --scores FILE with "
+           "all of them)");
     }
     std::ranges::stable_sort(devices, std::greater(), score);
   }
@@ -228,12 +228,12 @@ class Resolver {
       const auto labels =
           mapped(candidates, [&](const UsableGpu& device) { return label_of(host_, device); });
       fail(item,
-           cat("expected ",
-               plural(item.count, "GPU"),
-               item.kind == Kind::free ? " with no compute process" : "",
-               ", got ",
-               labels.size(),
-               framed(" (", join(labels, ", "), ")")));
+           "expected ",
+           plural(item.count, "GPU"),
+           item.kind == Kind::free ? " with no compute process" : "",
+           ", got ",
+           labels.size(),
+           framed(" (", join(labels, ", "), ")"));
     }
     candidates.resize(item.count);
   }
