@@ -120,7 +120,7 @@ class TaskRunner {
   }
 
  private:
-  void note(const auto&... parts) const { view_.note(parts...); }
+  void note(const auto&... parts) const { view_.note(cat(parts...)); }
 
   void record_mark(const std::string& mark) {
     journal_.mark(mark, now());
