@@ -6,6 +6,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 
 namespace muster {
 
