@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <ctime>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <string_view>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_models.h"
@@ -98,9 +98,8 @@ class Kind {
 
 // Returns the order of the kinds in a round: the same on every rank, and another in every round. A
 // kind that always came after the same one would find that one's data in the caches.
-std::vector<int64_t> order_of_round(size_t kinds, int round) {
-  std::vector<int64_t> order(kinds);
-  std::iota(order.begin(), order.end(), int64_t{0});
+Indices order_of_round(size_t kinds, int round) {
+  Indices order = numbers_below(kinds);
   std::mt19937 random(round);
   std::shuffle(order.begin(), order.end(), random);
   return order;
@@ -150,7 +149,7 @@ DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
   auto wall = torch::zeros({options.steps, std::ssize(kinds)}, at::kDouble);
   auto processor = torch::zeros_like(wall);
   for (int round = -kWarmUpSteps; round < options.steps; ++round) {
-    for (const int64_t kind : order_of_round(kinds.size(), round)) {
+    for (const size_t kind : order_of_round(kinds.size(), round)) {
       control.barrier();  // all ranks start each step together
       const auto start = Clock::now();
       const double used = processor_ms();
