@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/contains.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
@@ -106,7 +105,9 @@ struct Gpu {
   std::vector<GpuProcess> processes = {};
 
   // Whether this is the GPU's UUID, or that of one of its instances.
-  bool has(const GpuUuid& id) const { return uuid == id || contains(mig, id, &MigInstance::uuid); }
+  bool has(const GpuUuid& id) const {
+    return uuid == id || std::ranges::find(mig, id, &MigInstance::uuid) != mig.end();
+  }
 
   // Files may say that more is free than there is.
   uint64_t memory_used_bytes() const {
