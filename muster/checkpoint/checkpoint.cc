@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/files/lineage.h"
@@ -156,8 +157,8 @@ ReadParts parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries ent
       if (!name.starts_with(prefix))
         continue;
       wanted[name] = entry;
-      if (const auto found = into.find(name.substr(prefix.size())); found != into.end())
-        places[name] = found->second;
+      if (const Tensor* found = value_at(into, name.substr(prefix.size())))
+        places[name] = *found;
     }
     share_tensors(
         *file,

@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/files/best.h"
@@ -38,10 +39,8 @@ NamedTensors copies_of(const NamedTensors& tensors,
                        const NamedTensors& before,
                        HostCopies& under_way) {
   NamedTensors copies;
-  for (const auto& [name, tensor] : tensors) {
-    const auto old = before.find(name);
-    copies.emplace(name, under_way.start(tensor, old == before.end() ? Tensor() : old->second));
-  }
+  for (const auto& [name, tensor] : tensors)
+    copies.emplace(name, under_way.start(tensor, find_or(before, name)));
   return copies;
 }
 

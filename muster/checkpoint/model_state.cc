@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -58,11 +59,10 @@ void check_model(const torch::nn::Module& model,
   for (const auto& [tensor_name, tensor] : model_tensors(model)) {
     known.insert(tensor_name);
     const TensorEntry mine = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
-    const auto found = entries.find(tensor_name);
-    if (found == entries.end())
-      refuse(cat(to_string(mine), " '", tensor_name, "'"), "no tensor of that name");
-    if (!found->second.same_kind(mine))
-      refuse(cat(to_string(mine), " '", tensor_name, "'"), to_string(found->second));
+    const TensorEntry* const found = value_at(entries, tensor_name);
+    if (found == nullptr || !found->same_kind(mine))
+      refuse(cat(to_string(mine), " '", tensor_name, "'"),
+             found == nullptr ? "no tensor of that name" : to_string(*found));
   }
   for (const auto& [tensor_name, entry] : entries)
     if (!known.contains(tensor_name))

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -106,9 +107,9 @@ Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTe
     const bool is_plain = tensor.device().is_cpu() && tensor.is_contiguous();
     return is_plain && tensor.scalar_type() == type && tensor.sizes() == entry.shape;
   };
-  const auto found = into.find(name);
-  if (found != into.end() && fits(found->second))
-    return found->second;
+  const Tensor* const found = value_at(into, name);
+  if (found != nullptr && fits(*found))
+    return *found;
   return at::empty(entry.shape, type);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -16,9 +17,8 @@ const Value& entry_of(const std::map<std::string, Value>& entries,
                       const std::string& owner,
                       const char* kind,
                       const std::string& name) {
-  const auto found = entries.find(name);
-  if (found != entries.end())
-    return found->second;
+  if (const Value* found = value_at(entries, name))
+    return *found;
   throw invalid_argument(owner,
                          ": expected a saved state with the ",
                          kind,

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -90,10 +91,8 @@ ZipChecksums::ZipChecksums(const std::string& path) {
 }
 
 bool ZipChecksums::fits(const std::string& record, const void* bytes, size_t size) const {
-  const auto sum = sums_.find(record);
-  if (sum == sums_.end() || sum->second == 0)
-    return true;
-  return crc32_z(0, static_cast<const Bytef*>(bytes), size) == sum->second;
+  const uint32_t sum = find_or(sums_, record);
+  return sum == 0 || crc32_z(0, static_cast<const Bytef*>(bytes), size) == sum;
 }
 
 }  // namespace muster

@@ -266,7 +266,7 @@ class RankEvents {
                 event.bytes,
                 "}}");
     writer_.add(
-        cat("{\"ph\":\"e\",", what, ",\"ts\":", time(std::max(event.begin_ns, event.end_ns)), "}"));
+        "{\"ph\":\"e\",", what, ",\"ts\":", time(std::max(event.begin_ns, event.end_ns)), "}");
   }
 
   TraceWriter& writer_;

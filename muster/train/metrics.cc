@@ -408,8 +408,7 @@ Metrics::Kind Metrics::kind_named(const std::string& name) {
 
 void Metrics::load_state(const SavedState& state) {
   clear();
-  const auto written = state.numbers.find(kWritten);
-  last_in_state_ = written == state.numbers.end() ? -1 : static_cast<int64_t>(written->second);
+  last_in_state_ = static_cast<int64_t>(find_or(state.numbers, kWritten, -1));
   for (size_t i = 0; i < state.texts.size() / 2; ++i) {
     const std::string number = cat(i);
     const std::string& kind = state.text("metrics", "kind " + number);
@@ -516,10 +515,10 @@ MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   const auto added = totals(messages);
   MetricValues::Pairs values;
   for (const std::string& name : order_) {
-    const auto found = added.find(name);
-    if (found == added.end())
+    const Total* const found = value_at(added, name);
+    if (found == nullptr)
       continue;
-    const auto& [value, count] = found->second;
+    const auto& [value, count] = *found;
     values.emplace_back(name, entries_.at(name).kind == Kind::mean ? value / count : value);
   }
   MetricValues::Pairs line = extra;

@@ -16,6 +16,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
@@ -516,8 +517,7 @@ void TrainStep::load_state(const SavedState& state) {
   skipped_ = state.whole_number("train step", "skipped");
   steps_ = steps;
   counted_before_ = 0;
-  const auto unit = state.numbers.find("loss_unit");
-  counts_.set_unit(unit == state.numbers.end() ? 0 : unit->second);
+  counts_.set_unit(find_or(state.numbers, "loss_unit"));
 }
 
 // A tensor's version grows with every change in place.

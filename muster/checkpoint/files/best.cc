@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 
 namespace muster {
 
@@ -25,8 +26,8 @@ bool says_it_is_own(const std::string& path, const IsOwn& is_own) {
 
 std::string training_of(const Manifest& manifest) {
   for (const char* key : {kBegunBy, kRunId})
-    if (const auto found = manifest.user.find(key); found != manifest.user.end())
-      return found->second;
+    if (const std::string* found = value_at(manifest.user, key))
+      return *found;
   return "";
 }
 

@@ -175,10 +175,10 @@ class Unpickler {
   template <size_t bytes>
   void push_from_memo() {
     const uint64_t number = take_number(bytes);
-    const auto found = memo_.find(number);
-    if (found == memo_.end())
+    PickledValue* const found = find_or(memo_, number);
+    if (found == nullptr)
       refuse(cat("a value that is not in the memo, ", number));
-    stack_.push_back(found->second);
+    stack_.push_back(found);
   }
 
   template <size_t bytes>

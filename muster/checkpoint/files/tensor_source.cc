@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
@@ -117,9 +118,8 @@ TensorSource::TensorSource(const Strings& paths) : paths_(paths) {
 
 // A file that is asked for again may have been closed in between, to stay below the limit.
 const SafetensorsFile& TensorSource::opened(size_t file) const {
-  const auto found = open_.find(file);
-  if (found != open_.end())
-    return found->second;
+  if (const SafetensorsFile* found = value_at(open_, file))
+    return *found;
   if (open_.size() >= kMostOpen)
     open_.erase(open_.begin());
   return open_.emplace(file, SafetensorsFile(paths_[file])).first->second;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/files/best.h"
@@ -29,8 +30,8 @@ void put_if_any(SavedState& state, const char* name, const std::optional<double>
 }
 
 std::optional<double> number_if_any(const SavedState& state, const char* name) {
-  const auto found = state.numbers.find(name);
-  return found == state.numbers.end() ? std::nullopt : std::optional(found->second);
+  const double* const found = value_at(state.numbers, name);
+  return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/lineage.h"
@@ -165,8 +166,8 @@ const std::string& Checkpoints::path() const {
 // that are requeued do.
 bool Checkpoints::is_of_this_launch(const Manifest& manifest) const {
   const auto says = [&](const char* key, const std::string& value) {
-    const auto found = manifest.user.find(key);
-    return found != manifest.user.end() && found->second == value;
+    const std::string* const found = value_at(manifest.user, key);
+    return found != nullptr && *found == value;
   };
   const std::string& run_id = training_->options().run_id;
   const std::string& launch = training_->options().launch;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
@@ -94,9 +95,9 @@ void load_generator_states(const ProcessGroup& group, const SavedState& state) {
   load_state_of(group, c10::kCPU, state.tensor("generators", "cpu"));
   // A training that was saved on GPUs and goes on on CPUs, or the other way round, has none to
   // take.
-  const auto device = state.tensors.find("device");
-  if (!group.device().is_cpu() && device != state.tensors.end())
-    load_state_of(group, group.device(), device->second);
+  const Tensor* const device = value_at(state.tensors, "device");
+  if (!group.device().is_cpu() && device != nullptr)
+    load_state_of(group, group.device(), *device);
 }
 
 }  // namespace muster

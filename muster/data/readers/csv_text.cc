@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
@@ -311,9 +312,8 @@ Doubles CsvText::labelled_values(const Int64s& features,
 // A class is the place of its name in the caller's list, so its number does not depend on the file.
 double CsvText::class_of(const Row& row, int64_t column, const ClassNumbers& numbers) const {
   const std::string name = row.fields[column].value();
-  const auto number = numbers.find(name);
-  if (number != numbers.end())
-    return number->second;
+  if (const double* number = value_at(numbers, name))
+    return *number;
   std::string got = in_quotes(escaped(name));
   if (is_missing_in_csv(name))
     got += " (a missing one; if it is a class, put it into .class_names)";
