@@ -19,13 +19,21 @@ namespace {
 // Gathers the names of options that differ from what they are by default.
 class SetOptions {
  public:
+  explicit SetOptions(const RunOptions& options) : options_(options) {}
+
   void add(const char* name, bool is_set) {
     if (is_set)
       names_.push_back(cat("RunOptions::", name));
   }
+  template <class T>
+  void add(const char* name, T RunOptions::* option) {
+    add(name, options_.*option != none_.*option);
+  }
   Strings names() { return std::move(names_); }
 
  private:
+  const RunOptions& options_;
+  const RunOptions none_;
   Strings names_;
 };
 
@@ -36,54 +44,52 @@ bool asks_for_other_ranks(const RunOptions& options, const RankEnv& env) {
 }
 
 void add_devices(const RunOptions& options, const RankEnv& env, SetOptions& set) {
-  const RunOptions none;
   set.add("nproc_per_node", asks_for_other_ranks(options, env));
-  set.add("cpu_only", options.cpu_only);
-  set.add("gpu_only", options.gpu_only);
-  set.add("gpus", !options.gpus.empty());
-  set.add("gpus_per_rank", options.gpus_per_rank != none.gpus_per_rank);
-  set.add("policy", !options.policy.empty());
-  set.add("map", !options.map.empty());
+  set.add("cpu_only", &RunOptions::cpu_only);
+  set.add("gpu_only", &RunOptions::gpu_only);
+  set.add("gpus", &RunOptions::gpus);
+  set.add("gpus_per_rank", &RunOptions::gpus_per_rank);
+  set.add("policy", &RunOptions::policy);
+  set.add("map", &RunOptions::map);
   set.add("choose", options.choose != nullptr);
-  set.add("scores", !options.scores.empty());
-  set.add("rank_memory", !options.rank_memory.empty());
+  set.add("scores", &RunOptions::scores);
+  set.add("rank_memory", &RunOptions::rank_memory);
   // A launcher with a plan has assigned each rank its device.
-  set.add("surplus", options.surplus != none.surplus && !env.plan.empty());
-  set.add("visibility", options.visibility != none.visibility);
-  set.add("numa_binding", options.numa_binding != none.numa_binding);
-  set.add("cpu_slots", options.cpu_slots != none.cpu_slots);
-  set.add("inventory", !options.inventory.empty());
-  set.add("plan", !options.plan.empty());
-  set.add("wait", options.wait.has_value());
-  set.add("no_lease", options.no_lease);
-  set.add("no_gpu_check", options.no_gpu_check);
+  if (!env.plan.empty())
+    set.add("surplus", &RunOptions::surplus);
+  set.add("visibility", &RunOptions::visibility);
+  set.add("numa_binding", &RunOptions::numa_binding);
+  set.add("cpu_slots", &RunOptions::cpu_slots);
+  set.add("inventory", &RunOptions::inventory);
+  set.add("plan", &RunOptions::plan);
+  set.add("wait", &RunOptions::wait);
+  set.add("no_lease", &RunOptions::no_lease);
+  set.add("no_gpu_check", &RunOptions::no_gpu_check);
 }
 
-void add_job(const RunOptions& options, SetOptions& set) {
-  const RunOptions none;
-  set.add("env", !options.env.empty());
-  set.add("workdir", !options.workdir.empty());
-  set.add("run_dir", !options.run_dir.empty());
-  set.add("timeout", !options.timeout.empty());
-  set.add("max_restarts", options.max_restarts.has_value());
-  set.add("on_failure", options.on_failure != none.on_failure);
-  set.add("stopped_timeout", options.stopped_timeout.has_value());
-  set.add("shutdown_timeout", options.shutdown_timeout != none.shutdown_timeout);
-  set.add("signals_to_handle", options.signals_to_handle != none.signals_to_handle);
+void add_job(SetOptions& set) {
+  set.add("env", &RunOptions::env);
+  set.add("workdir", &RunOptions::workdir);
+  set.add("run_dir", &RunOptions::run_dir);
+  set.add("timeout", &RunOptions::timeout);
+  set.add("max_restarts", &RunOptions::max_restarts);
+  set.add("on_failure", &RunOptions::on_failure);
+  set.add("stopped_timeout", &RunOptions::stopped_timeout);
+  set.add("shutdown_timeout", &RunOptions::shutdown_timeout);
+  set.add("signals_to_handle", &RunOptions::signals_to_handle);
 }
 
-void add_output(const RunOptions& options, SetOptions& set) {
-  const RunOptions none;
-  set.add("dry_run", options.dry_run);
-  set.add("json", options.json);
-  set.add("quiet", options.quiet);
-  set.add("no_collapse", options.no_collapse);
-  set.add("trace", !options.trace.empty());
-  set.add("redirects", options.redirects != none.redirects);
-  set.add("tee", options.tee != none.tee);
-  set.add("log_dir", !options.log_dir.empty());
-  set.add("local_ranks_filter", !options.local_ranks_filter.empty());
-  set.add("log_line_prefix_template", !options.log_line_prefix_template.empty());
+void add_output(SetOptions& set) {
+  set.add("dry_run", &RunOptions::dry_run);
+  set.add("json", &RunOptions::json);
+  set.add("quiet", &RunOptions::quiet);
+  set.add("no_collapse", &RunOptions::no_collapse);
+  set.add("trace", &RunOptions::trace);
+  set.add("redirects", &RunOptions::redirects);
+  set.add("tee", &RunOptions::tee);
+  set.add("log_dir", &RunOptions::log_dir);
+  set.add("local_ranks_filter", &RunOptions::local_ranks_filter);
+  set.add("log_line_prefix_template", &RunOptions::log_line_prefix_template);
 }
 
 // A size of -1 is whatever it has to be.
@@ -96,15 +102,15 @@ bool is_mesh_of(const std::vector<MeshAxis>& asked, const MeshShape& told) {
 }  // namespace
 
 Strings unused_options(const RunOptions& options, const RankEnv& env, const RankDevice& device) {
-  SetOptions set;
+  SetOptions set(options);
   add_devices(options, env, set);
   const auto& shares = device.batch_shares;
   const int64_t batch = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   set.add("global_batch", options.global_batch != 0 && batch != 0 && options.global_batch != batch);
   const bool two_meshes = !options.mesh.empty() && !device.mesh.axes.empty();
   set.add("mesh", two_meshes && !is_mesh_of(options.mesh, device.mesh));
-  add_job(options, set);
-  add_output(options, set);
+  add_job(set);
+  add_output(set);
   Strings unused = set.names();
   for (const char* const variable : {"MUSTER_NPROC", "MUSTER_GPUS", "MUSTER_POLICY"}) {
     if (get_env(variable) && !get_env("MUSTER_TASK"))
