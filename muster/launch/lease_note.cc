@@ -25,17 +25,11 @@ using nlohmann::json;
 constexpr const char* kSchema = "muster.lease/1";
 constexpr size_t kMaxText = 120;  // even when every byte is escaped as \u00xx, the note fits
 
-// A member of the note; `fallback` for one that is missing or of another type.
-template <class T>
-T member_or(const json& note, const char* key, T fallback) {
-  const auto found = note.find(key);
-  if (found == note.end())
-    return fallback;
-  if constexpr (std::is_same_v<T, std::string>) {
-    return found->is_string() ? found->template get<std::string>() : fallback;
-  } else {
-    return found->is_number_integer() ? found->template get<T>() : fallback;
-  }
+// A number of the note; 0 for one that is missing or of another type.
+template <class Number>
+Number number_or_zero(const json& note, const char* key) {
+  const json found = member_or_null(note, key);
+  return found.is_number_integer() ? found.get<Number>() : 0;
 }
 
 }  // namespace
@@ -57,14 +51,14 @@ std::string lease_note_to_bytes(const LeaseNote& note) {
 // Nothing for bytes that are no note, as after a full disk.
 std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes) {
   const json document = json::parse(bytes.substr(0, bytes.find('\0')), nullptr, false);
-  if (!document.is_object() || member_or<std::string>(document, "schema", "") != kSchema)
+  if (text_or_empty(document, "schema") != kSchema)
     return std::nullopt;
-  return LeaseNote{.pid = member_or(document, "pid", 0),
-                   .started_ticks = member_or(document, "started_ticks", uint64_t{0}),
-                   .job = member_or<std::string>(document, "job", ""),
-                   .program = member_or<std::string>(document, "program", ""),
-                   .since_seconds = member_or(document, "since_seconds", int64_t{0}),
-                   .memory_bytes = member_or(document, "memory_bytes", uint64_t{0})};
+  return LeaseNote{.pid = number_or_zero<int>(document, "pid"),
+                   .started_ticks = number_or_zero<uint64_t>(document, "started_ticks"),
+                   .job = text_or_empty(document, "job"),
+                   .program = text_or_empty(document, "program"),
+                   .since_seconds = number_or_zero<int64_t>(document, "since_seconds"),
+                   .memory_bytes = number_or_zero<uint64_t>(document, "memory_bytes")};
 }
 
 // A note that says nothing of its process is this process's.
