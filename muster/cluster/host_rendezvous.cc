@@ -384,7 +384,7 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
 // A host may have many addresses; one that is here will do.
 bool is_this_machine(const std::string& host) {
   const std::vector<SocketAddress> addresses = resolve({.host = host}, Deadline(kResolve));
-  return std::any_of(addresses.begin(), addresses.end(), is_here);
+  return any_of(addresses, is_here);
 }
 
 // A name that does not resolve is none either.

@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 
 // An id as the name of one folder.
 std::string folder_name(std::string id) {
-  std::replace(id.begin(), id.end(), '/', '_');
+  std::ranges::replace(id, '/', '_');
   if (id == "latest")
     return "_latest";  // runs/latest is the link to the newest run
   return is_one_of(id, ".", "..") ? "_" : id;

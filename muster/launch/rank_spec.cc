@@ -80,7 +80,7 @@ std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
   }
   const RankProgram first{.argv = options.argv, .path = job.program, .role = options.role};
   std::vector<RankProgram> all(world_size - further.size(), first);
-  all.insert(all.end(), further.begin(), further.end());
+  append_all(all, further);
   return all;
 }
 

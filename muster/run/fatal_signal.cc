@@ -242,14 +242,14 @@ void tell_fatal_signals_to(const std::string& error_file) {
   auto& path = g_path == g_paths[0].data() ? g_paths[1] : g_paths[0];
   path.fill('\0');
   if (fits)
-    std::copy(error_file.begin(), error_file.end(), path.begin());
+    std::ranges::copy(error_file, path.begin());
   g_path = fits ? path.data() : nullptr;
 }
 
 void show_fatal_signals(const std::string& name) {
   const std::string begin = "[" + name.substr(0, g_name.size() - 16) + "] error: ";
   g_name.fill('\0');
-  std::copy(begin.begin(), begin.end(), g_name.begin());
+  std::ranges::copy(begin, g_name.begin());
   Stack::here();  // the first loads the unwinder, which a handler must not
   give_signal_stack();
   for (const auto& [signal, name_of_it] : kFatal) {

@@ -4,6 +4,7 @@
 
 #include <sys/prctl.h>
 
+#include "muster/base/mapped.h"
 #include "muster/supervise/descendants.h"
 
 namespace muster {
@@ -33,7 +34,7 @@ Ints caught_signals(Ints& stops, const Ints& passed) {
   if (::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN)
     std::erase(stops, SIGHUP);
   Ints signals = stops;
-  signals.insert(signals.end(), passed.begin(), passed.end());
+  append_all(signals, passed);
   return signals;
 }
 
