@@ -31,6 +31,10 @@ ImagePart random_part(int64_t image_height,
                       Generator& rng,
                       const ResizedCropOptions& options) {
   constexpr int kTries = 10;
+  const char* const what = "random_resized_crop";
+  check_image_size(what, image_height, image_width);
+  check_range(what, "scale", options.scale, 0);
+  check_range(what, "ratio", options.ratio, 1e-6);
   const auto [least_ratio, most_ratio] = options.ratio;
   const auto rows = as_double(image_height);
   const auto columns = as_double(image_width);

@@ -71,6 +71,11 @@ TEST(TransformErrors, SayWhatWasExpected) {
          [&] { t::random_erasing(image, rng, {.noise = true}); });
   expect("a scale from 0.5 to 1, got 0.4",
          [&] { t::random_erasing(image, rng, {.scale = {0.5, 0.4}}); });
+  expect("random_resized_crop: expected a scale from 0 to",
+         [&] { t::random_resized_crop(image, 8, 8, rng, {.scale = {-1, 1}}); });
+  expect("a ratio from 4 to", [&] { t::random_resized_crop(image, 8, 8, rng, {.ratio = {4, 3}}); });
+  expect("random_resized_crop: expected a height and width of at least 1, got 0 and 10",
+         [&] { t::random_resized_crop(image.slice(1, 0, 0), 8, 8, rng); });
   expect("auto_augment: expected 1 or 3 channels, got 2",
          [&] { t::auto_augment(image.slice(0, 0, 2), rng); });
   expect("auto_augment: expected a generator for each of 1 images, got 2",
