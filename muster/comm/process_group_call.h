@@ -120,7 +120,7 @@ class ProcessGroupCall {
   bool on_device_ = false;  // the GPU does it
   bool is_barrier_ = false;
   const Tensor* first_ = nullptr;  // the caller's first tensor, while the call is made
-  bool has_copied_ = false;            // a tensor, for the call alone
+  bool has_copied_ = false;        // a tensor, for the call alone
   std::vector<Work::State::Copy> copies_;
 };
 

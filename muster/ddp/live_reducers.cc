@@ -67,9 +67,9 @@ void LiveReducer::set(const Tensors& parameters, const Tensors& trained, Ignores
 
 bool LiveReducer::another_awaits(const Tensor& parameter) const {
   return shares_ && is_any([&](const LiveReducer* other) {
-    return other != this && other->awaits_ &&
-           other->trained_.contains(parameter.unsafeGetTensorImpl());
-  });
+           return other != this && other->awaits_ &&
+                  other->trained_.contains(parameter.unsafeGetTensorImpl());
+         });
 }
 
 bool LiveReducer::any_keeps_gradient(const Tensor& parameter) {

@@ -102,9 +102,9 @@ TEST(GraphedStep, RefusesAFullyShardedModel) {
   run_ranks(2, [](ProcessGroup& group) {
     TwoLayers net;
     FullySharded sharded(group);
-    auto model = sharded.wrap(net);
+    const auto model = sharded.wrap(net);
     auto optimizer = adamw(sharded.parameters(), 0.1);
-    EXPECT_THAT(message_of_error([&] { GraphedStep(model, optimizer); }),
+    EXPECT_THAT(message_of_error([&] { GraphedStep(net, optimizer, {.group = group}); }),
                 HasSubstr("got a fully sharded one"));
   });
 }
