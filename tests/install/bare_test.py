@@ -97,7 +97,7 @@ class BareTest(unittest.TestCase):
 
     def test_it_is_a_system_of_its_own(self):
         _, out = self.run_bare("trixie", "bash", "-c", "cat /proc/self/mountinfo; echo >/dev/shm/left; ls /run; echo fds: /proc/$$/fd/*")
-        self.assertIn("Debian trixie made", out)
+        self.assertRegex(out, r"Debian trixie \(\w+\) made")
         points = [line.split()[4] for line in out.splitlines() if " - " in line]
         self.assertEqual(points[0], "/")  # a mount, as on a machine
         self.assertTrue({"/proc", "/sys", "/dev", "/dev/shm", "/run"} < set(points), points)
@@ -154,6 +154,14 @@ class BareTest(unittest.TestCase):
         job.terminate()
         job.communicate(timeout=60)
         self.nothing_left()
+
+    def test_an_architecture_is_one_that_it_knows(self):
+        self.assertEqual(self.run_bare("--arch", "riscv", "true"), (2, "bare: --arch: expected arm64 or amd64, got 'riscv'\n"))
+        self.assertEqual(self.run_bare("--arch")[0], 2)
+        own = "arm64" if os.uname().machine == "aarch64" else "amd64"
+        code, out = self.run_bare("--arch", own, "sh", "-c", "exit 7")
+        self.assertEqual(code, 7, out)
+        self.assertIn(f"Debian bookworm ({own}) made", out)
 
     def test_where_no_system_can_be_made_it_says_so(self):
         code, out = self.run_bare("true", BROKEN="1")
