@@ -1,14 +1,13 @@
 """Starts the tasks of an Executor on their devices, and completes their futures."""
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import functools
 import os
 import sys
 import threading
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Deque, Dict, Iterable, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Set, Union
 
 from muster._channel import LOG, NUMBER, Channel, answer_of, send_call
 from muster._completions import Completions
@@ -31,7 +30,6 @@ from muster.failed import TaskFailed, tell_of_a_bad_end
 _STOPPED = 75  # the task has saved, and asks to be started again
 _GRACE_SECONDS = 30.0
 _TELL_OF_OTHERS_AFTER = 3.0
-_MOST_WITHOUT_DEVICE = max(32, 4 * (os.cpu_count() or 1))  # processes at a time
 
 
 class TaskRunner:
@@ -44,8 +42,6 @@ class TaskRunner:
         self._changed = threading.Condition(self._lock)
         self._completions = Completions(self._notify)
         self._waiting = Waiting()
-        self._aside: Deque[Task] = collections.deque()  # of those that wait: without a device, while there are so many of them
-        self._has_told_of_many = False
         self._running: Dict[int, Task] = {}
         self._workers: Dict[int, Worker] = {}
         self._number = last_number_in(run_dir)
@@ -203,7 +199,6 @@ class TaskRunner:
     def _schedule(self) -> None:
         """Starts what can start, in order. A task that must wait for devices keeps those behind it waiting."""
         with self._lock:
-            self._start_those_aside()
             while (task := self._waiting.first()) is not None and self._try_to_start(task):
                 pass
             if self._waits_for_others() and not self._looks_for_others:
@@ -268,36 +263,12 @@ class TaskRunner:
     def _try_to_start(self, task: Task) -> bool:
         if self._warm and task.is_plain():
             return self._try_a_worker(task)
-        if task.need.devices == 0:
-            self._try_without_device(task)
-            return True
-        share = self._places.take(task.need)
+        share = Share() if task.need.devices == 0 else self._places.take(task.need)
         if share is None:
             self._end_workers(lambda worker: worker.task is None)  # the devices of idle ones come free
             return False
         self._begin(task, share)
         return True
-
-    def _try_without_device(self, task: Task) -> None:
-        """As many at a time as a machine bears. Those that wait for it keep nobody waiting for a device."""
-        if not self._aside and self._has_room_for(task):
-            self._begin(task, Share())
-            return
-        self._waiting.set_aside(task)
-        self._aside.append(task)
-        if not self._has_told_of_many:
-            self._has_told_of_many = True
-            say(f"muster.Executor: info: {_MOST_WITHOUT_DEVICE} processes of tasks with gpus=0 run at a time; the others wait until one ends")
-
-    def _start_those_aside(self) -> None:
-        while self._aside and (self._aside[0] not in self._waiting or self._has_room_for(self._aside[0])):
-            task = self._aside.popleft()
-            if task in self._waiting:
-                self._begin(task, Share())
-
-    def _has_room_for(self, task: Task) -> bool:
-        running = sum(one.ranks for one in self._running.values() if one.need.devices == 0)
-        return running == 0 or running + task.ranks <= _MOST_WITHOUT_DEVICE
 
     def _begin(self, task: Task, share: Share) -> None:
         self._waiting.remove(task)

@@ -33,10 +33,6 @@ class Waiting:
             task.is_ready = True
             heapq.heappush(self._ready, _order(task))
 
-    def set_aside(self, task: Task) -> None:
-        """It stays, and is not ready any more."""
-        task.is_ready = False
-
     def remove(self, task: Task) -> bool:
         """Whether it was here."""
         return self._all.pop(task.number, None) is not None

@@ -481,22 +481,6 @@ class Tasks(PackageCase):
                     print(all(future.result() for future in futures))
             """), "True\nTrue\n")
 
-    def test_tasks_without_a_device_are_not_too_many_at_a_time(self):
-        self.must_print(script("""
-            def hold(number):
-                while not pathlib.Path("go").exists(): time.sleep(0.01)
-                return number, muster.rank()
-            if __name__ == "__main__":
-                from muster import _task_runner
-                _task_runner._MOST_WITHOUT_DEVICE = 2
-                with muster.Executor(cpu_slots=1) as pool:
-                    held = [pool.submit(hold, number, gpus=0, ranks=3 if number == 3 else 1) for number in range(6)]
-                    print(len(pool._runner._running), pool.submit(muster.rank).result())
-                    print(held[2].cancel())
-                    pathlib.Path("go").touch()
-                    print([future.result() for future in held if not future.cancelled()])
-            """), "2 0\nTrue\n[(0, 0), (1, 0), (3, 0), (4, 0), (5, 0)]\n")
-
     def test_what_could_never_run_is_refused(self):
         self.must_print(script("""
             if __name__ == "__main__":
