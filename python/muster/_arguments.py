@@ -15,6 +15,9 @@ from muster.errors import InvalidArgument
 _ANNOTATIONS: Dict[str, Any] = {"annotation_format": importlib.import_module("annotationlib").Format.FORWARDREF} if sys.version_info >= (3, 14) else {}
 
 
+_DEEPEST = 100  # wrappers of wrappers; one may name itself
+
+
 def refuse_what_does_not_fit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str, hint: str = "") -> None:
     """Raises where the call would be a TypeError, as far as that is known."""
     signature = _signature(_with(function, _bare))
@@ -64,14 +67,17 @@ def _bare(function: Any) -> Optional[Callable[..., Any]]:
 
 
 def _wrapped(function: Any) -> Optional[Callable[..., Any]]:
-    return getattr(function, "__wrapped__", None)
+    inner = getattr(function, "__wrapped__", None)
+    return inner if callable(inner) else None
 
 
 def _signatures(function: Callable[..., Any]) -> Iterator[inspect.Signature]:
     """What the function shows, and what it and all that it wraps really take."""
     told = [_signature(function)]
     inner: Optional[Callable[..., Any]] = function
-    while inner is not None:
+    for _ in range(_DEEPEST):
+        if inner is None:
+            break
         told.append(_signature(_with(inner, _bare)))
         inner = _with(inner, _wrapped)
     return (signature for signature in told if signature is not None)

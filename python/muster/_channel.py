@@ -24,6 +24,7 @@ NUMBER = "MUSTER_CALL_ID"  # of an Executor's task, or of a warm worker
 LOG = "MUSTER_CALL_LOG"  # of a warm worker, which writes there itself
 _LONGEST_ADDRESS = 107  # bytes, of a unix socket
 
+
 class Call(NamedTuple):
     """What a started process is to do. A warm worker has many, and the attempt and the folder are each call's own."""
 

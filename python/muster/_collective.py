@@ -17,11 +17,12 @@ _is_watched = False
 
 @contextlib.contextmanager
 def waiting_for_all(what: str) -> Iterator[None]:
-    """Around the collective. It is said once where that takes long."""
+    """Around the collective. The main rank says once where that takes long."""
     global _call, _is_watched
-    if not _is_watched:
+    if not _is_watched and rank() == 0:
         _is_watched = True
-        threading.Thread(target=_watch, name="muster-collective", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # no thread can be had, which only costs the notice
+            threading.Thread(target=_watch, name="muster-collective", daemon=True).start()
     _call = what, time.monotonic()
     try:
         yield
@@ -34,5 +35,5 @@ def _watch() -> None:
         time.sleep(_LOOK_EVERY)
         call = _call
         if call is not None and time.monotonic() - call[1] >= _TELL_AFTER:
-            say(f"[rank {rank()}] info: {call[0]}: has waited {_TELL_AFTER:g} s for other ranks; all ranks call it, not the main one alone")
+            say(f"[rank 0] info: {call[0]}: has waited {_TELL_AFTER:g} s for other ranks: one is late, or the main rank alone calls it; call it on all")
             return

@@ -73,10 +73,10 @@ def mesh_text(mesh: Union[None, str, Mapping[str, int]]) -> Optional[str]:
     return ",".join(f"{axis}={size}" for axis, size in mesh.items())
 
 
-def refuse_too_few_bytes(what: str, told: object, number: int) -> None:
+def refuse_too_few_bytes(what: str, told: object, number: float) -> None:
     """A number without a unit is one of bytes, and whoever means GiB would ask for nothing."""
     if 0 < number < _LEAST_MEMORY:
-        raise InvalidArgument(f"{what}: expected 1MiB or more, got {told!r}, which is {number} bytes; write the unit, as in {what}='8GiB'")
+        raise InvalidArgument(f"{what}: expected 1MiB or more, got {told!r}, which is {number:.7g} bytes; write the unit, as in {what}='8GiB'")
 
 
 def memory_texts(told: Union[None, int, str, Iterable[Union[int, str]]]) -> Optional[list[str]]:

@@ -68,17 +68,18 @@ def _work_in(folder: str) -> None:
 def _make_call(connection: Connection, packed: bytes, who: str, is_warm: bool) -> int:
     own = os.getpid()
     try:
-        result = pack_result(call_packed(packed), who)
-        _end_a_child(own)
+        try:
+            result = pack_result(call_packed(packed), who)
+            _end_a_child(own)
+        finally:
+            if is_warm:
+                close_files()  # before the answer, after which another process may write there
     except SystemExit:
         raise
     except BaseException as error:
         _end_a_child(own, error)
         _tell_failure(connection, error)
         return 1
-    finally:
-        if is_warm:
-            close_files()
     flush()
     connection.send({"kind": "returned"})
     connection.send_bytes(result)

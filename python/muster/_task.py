@@ -169,9 +169,9 @@ def bytes_of(memory: Union[None, int, str]) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(memory))
     if not match or match[2].lower() not in _UNITS:
         raise InvalidArgument(f"memory: expected a size such as 8GiB, got {memory!r}; correct it")
-    number = int(float(match[1]) * _UNITS[match[2].lower()])
+    number = float(match[1]) * _UNITS[match[2].lower()]
     refuse_too_few_bytes("memory", memory, number)
-    return number
+    return int(number)
 
 
 def seconds_of(time_limit: Union[None, float, str, timedelta]) -> Optional[float]:

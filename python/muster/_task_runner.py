@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Set, Union
 
@@ -102,7 +103,7 @@ class TaskRunner:
             self._most_ranks = max(self._most_ranks, self._ranks_at_a_time(task))
             connections = min(self._ranks_left, self._most_ranks)
         self._channel.expect(connections)
-        task.future.add_done_callback(functools.partial(self._on_done, task))
+        task.future.add_done_callback(functools.partial(self._on_done, weakref.ref(task), task.ranks))
         for earlier in after:
             earlier.add_done_callback(functools.partial(self._on_earlier, task))
         self._schedule()
@@ -150,6 +151,11 @@ class TaskRunner:
         with self._lock:
             return bool(self._waiting or self._running or any(worker.task for worker in self._workers.values()))
 
+    def is_idle(self) -> bool:
+        """Whether it has neither tasks nor processes."""
+        with self._lock:
+            return not (self._waiting or self._running or self._workers or self._completions)
+
     def is_in_callback(self) -> bool:
         """Whether this thread is in a callback of a task's future, which would wait for itself."""
         return self._completions.is_completing()
@@ -159,7 +165,7 @@ class TaskRunner:
         if self._is_parents:
             return
         with self._changed:
-            wait_until(self._changed, self._is_idle)
+            wait_until(self._changed, self.is_idle)
         self._server.close()
         self._channel.close()
         self._timers.close()
@@ -186,9 +192,6 @@ class TaskRunner:
         if number in self._workers:
             self._workers[number].end()
         self._server.end(number, _GRACE_SECONDS)
-
-    def _is_idle(self) -> bool:
-        return not (self._waiting or self._running or self._workers or self._completions)
 
     def _notify(self) -> None:
         with self._lock:
@@ -232,10 +235,12 @@ class TaskRunner:
                 self._fail(task, f"was skipped: it comes after one that failed ({failed})")
         self._schedule()
 
-    def _on_done(self, task: Task, future: "concurrent.futures.Future[Any]") -> None:
+    def _on_done(self, found: "weakref.ref[Task]", ranks: int, future: "concurrent.futures.Future[Any]") -> None:
+        """A future does not keep its task, which has it: it would go late, and so would its warning."""
         with self._lock:
-            self._ranks_left -= task.ranks
-        if not future.cancelled():
+            self._ranks_left -= ranks
+        task = found()
+        if task is None or not future.cancelled():
             return
         with self._lock:
             self._waiting.remove(task)

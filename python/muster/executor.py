@@ -182,8 +182,11 @@ _live: Dict[TaskRunner, "weakref.ref[Executor]"] = {}  # also of those that nobo
 def _end_forgotten() -> None:
     """The warm processes of an executor that nobody can use any more, as of a notebook's cell that is run again, would keep their devices."""
     for runner, pool in list(_live.items()):
-        if pool() is None:
-            runner.take_no_more(cancel_waiting=False)
+        if pool() is not None:
+            continue
+        runner.take_no_more(cancel_waiting=False)
+        if runner.is_idle() and _live.pop(runner, None) is not None:
+            runner.wait_and_close()
 
 
 def _was_interrupted() -> bool:

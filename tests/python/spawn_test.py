@@ -521,8 +521,8 @@ class Spawn(PackageCase):
                 for call in "metrics", "should_stop":
                     print(muster.spawn(one_alone, args=(call,), n=2, quiet=True)[0])
             """), """\
-            [rank 0] info: metrics: has waited 0 s for other ranks; all ranks call it, not the main one alone
-            [rank 0] info: should_stop: has waited 0 s for other ranks; all ranks call it, not the main one alone
+            [rank 0] info: metrics: has waited 0 s for other ranks: one is late, or the main rank alone calls it; call it on all
+            [rank 0] info: should_stop: has waited 0 s for other ranks: one is late, or the main rank alone calls it; call it on all
             """, python=TORCH_PYTHON)
 
     def test_large_arguments_and_results(self):
