@@ -262,7 +262,8 @@ void FullyShardedUnit::start_gather() {
   const at::NoGradGuard no_grad;
   allocate_memory();
   const CallNumber of_this_unit(number);
-  gathering = group.all_gather_async(flat, part.to(flat.scalar_type()));
+  sent = part.to(flat.scalar_type());
+  gathering = group.all_gather_async(flat, sent);
   owner.lock()->traffic.gathered += bytes_of_tensor(flat);
 }
 
@@ -276,7 +277,8 @@ void FullyShardedUnit::gather() {
   gathering.reset();
   work.wait();
   here = true;
-  use_on_this_stream({flat});
+  use_on_this_stream({flat, sent});
+  sent.reset();
   require_expected(flat);
 }
 

@@ -166,6 +166,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   int64_t expected_part = 0;           // that of the part with them
 
   std::optional<Work> gathering;
+  Tensor sent;  // what the gather under way reads
   bool here = false;
   bool runs = false;   // its forward, which reads the memory
   bool kept = false;   // the graph that a backward has made reads the memory

@@ -154,7 +154,7 @@ Tensor ScatteredGradients::finish() {
   Work work = *work_;
   Tensor part = part_;
   work.wait();
-  use_on_this_stream({part});
+  use_on_this_stream({part, flat_});
   twins_ = sampled_.finish();
   drop();
   if (replicas_)
