@@ -93,7 +93,7 @@ class HwlocReader {
     if (std::string_view(file_.root().name()) != "topology" || !file_.root().child("object")) {
       file_.fail(file_.root(), "<topology> with an <object>", cat("<", file_.root().name(), ">"));
     }
-    const double version = std::strtod(file_.root().attribute("version").value(), nullptr);
+    const double version = leading_number(file_.root(), "version");
     rdma_is_a_bit_ = version >= 3;
     for (const xml_node machine : file_.root().children("object"))
       read_machine(machine);
@@ -315,7 +315,7 @@ class HwlocReader {
   // The speed is what the link carried at that moment, in GB/s after encoding. Idle devices lower
   // it, so it is believed only where it is that of 16 lanes of generation 3 or more.
   static void read_slot(xml_node object, Gpu& gpu) {
-    const double speed = std::strtod(object.attribute("pci_link_speed").value(), nullptr);
+    const double speed = leading_number(object, "pci_link_speed");
     for (int generation = 3; generation <= 5; ++generation) {
       const double full = 16 * 8.0 / 8 * 128 / 130 * (1 << (generation - 3));
       if (std::abs(speed - full) > 0.02 * full)

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
@@ -206,7 +205,7 @@ class NcclReader {
 
   // Reads "16 GT/s", "32.0 GT/s PCIe": each generation doubles. Source: PCI-SIG.
   void read_slot(xml_node pci, Gpu& gpu) const {
-    const double speed = std::strtod(pci.attribute("link_speed").value(), nullptr);
+    const double speed = leading_number(pci, "link_speed");
     int generation = 0;
     for (const double known : {2.5, 5., 8., 16., 32., 64.}) {
       ++generation;

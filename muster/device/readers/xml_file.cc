@@ -3,6 +3,7 @@
 #include "muster/device/readers/xml_file.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include "muster/base/error.h"
@@ -17,6 +18,13 @@ constexpr int64_t kMaxMarks = 2'000'000;  // of '<' and of '=': they bound what 
 constexpr size_t kMaxDepth = 128;
 
 }  // namespace
+
+double leading_number(xml_node node, const char* attribute) {
+  const std::string_view text = node.attribute(attribute).value();
+  double number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
 
 XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text), what_(what) {
   check_bounds();

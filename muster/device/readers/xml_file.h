@@ -13,6 +13,10 @@ namespace muster {
 
 using pugi::xml_node;
 
+// The number that the attribute begins with, as 16 of "16 GT/s", in whatever locale a program has
+// set; 0 where it begins with none.
+double leading_number(xml_node node, const char* attribute);
+
 class XmlFile {
  public:
   // `what` names the file in errors ("inventory box.xml"); both must outlive this object.
