@@ -70,6 +70,7 @@ void ProcessSet::spawn(int id, ChildOptions options) {
   if (phase_ == Phase::stopping) {
     member->is_spared = true;
     member->spared_of = SIGTERM;
+    spare_for_half_the_time();
   }
   Member* const raw = member.get();
   members_.push_back(std::move(member));
@@ -261,6 +262,13 @@ bool ProcessSet::stop_as_asked(int signal) {
   return !has_failed;
 }
 
+// That is left of the grace period.
+void ProcessSet::spare_for_half_the_time() {
+  loop_.cancel(half_time_);
+  const auto now = Clock::now();
+  half_time_ = loop_.call_at(now + (*deadline_ - now) / 2, [this] { tell_spared(); });
+}
+
 void ProcessSet::tell_spared() {
   for (const auto& member : members_) {
     const bool was_spared = std::exchange(member->is_spared, false);
@@ -276,7 +284,7 @@ void ProcessSet::stop(int signal) {
   phase_ = Phase::stopping;
   rules_.until.reset();  // it ends already
   deadline_ = Clock::now() + rules_.grace;
-  half_of_grace_ = loop_.call_at(Clock::now() + rules_.grace / 2, [this] { tell_spared(); });
+  spare_for_half_the_time();
   if (rules_.on_stop)
     return rules_.on_stop(signal);
   signal_mains(signal, true);
@@ -449,7 +457,7 @@ WaitResult ProcessSet::finish() {
   members_.clear();
   requests_.forget_told();
   is_waiting_ = false;
-  loop_.cancel(half_of_grace_);
+  loop_.cancel(half_time_);
   phase_ = Phase::running;
   is_asked_ = false;
   deadline_.reset();

@@ -64,7 +64,7 @@ struct WaitRules {
   std::function<bool()> awaits_others = {};
   // Called before a stop signal or the time limit stops the set; it may still spawn members.
   // Returns the members that are to end by themselves: they are stopped only after another member
-  // has ended, after end_all(), or when half of the grace period is over.
+  // has ended, after end_all(), or when half of the time that they have left is over.
   std::function<std::set<int>()> before_stop = {};
   // Describes a process that a member has started and left behind; `id` is the member's, if the
   // process is in its process group. Without it, describe_process().
@@ -167,6 +167,7 @@ class ProcessSet : NoCopy {
   void on_death(Member& member);
   bool stop_as_asked(int signal);  // false: a failure is the reason
   void stop(int signal);
+  void spare_for_half_the_time();
   void tell_spared();
   void kill_as_asked();
   void kill_now();
@@ -208,7 +209,7 @@ class ProcessSet : NoCopy {
   Requests requests_;
   bool is_waiting_ = false;  // in wait_all
   std::optional<TimePoint> deadline_;
-  EventLoop::Handle half_of_grace_ = 0;
+  EventLoop::Handle half_time_ = 0;
   static constexpr std::ptrdiff_t kNone = -1;
   std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow
   std::ptrdiff_t made_good_ = 0;          // in result_.exits: ends before this were handled
