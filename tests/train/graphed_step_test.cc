@@ -99,7 +99,7 @@ TEST(GraphedStep, RefusesModelsWhoseReductionAsksTheHost) {
 
 // Such a model gets and lets go of its parameters in each step.
 TEST(GraphedStep, RefusesAFullyShardedModel) {
-  run_ranks(2, [](ProcessGroup& group) {
+  run_ranks(1, [](ProcessGroup& group) {
     TwoLayers net;
     FullySharded sharded(group);
     const auto model = sharded.wrap(net);
