@@ -192,8 +192,8 @@ class Package(Installed):
 
 
 class OnesOwnProgram(Installed):
-    def build_hello(self, **how):
-        build, (code, out, err) = self.configure(**how)
+    def build_hello(self, *arguments, **how):
+        build, (code, out, err) = self.configure(*arguments, **how)
         self.assertEqual(code, 0, out + err)
         self.must("cmake", "--build", build)
         self.assertIn(f"=> {self.prefix}/lib/libmuster.so", self.must("ldd", build / "hello"))
@@ -210,15 +210,24 @@ class OnesOwnProgram(Installed):
         for rank in range(2):
             self.assertIn(f"rank {rank} of 2 on cpu: sum 1\n", out)
 
+    # A precompiled header costs twice as much as the program without one.
     @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
     def test_the_readme_program_prints_what_the_readme_shows(self):
+        self.build_readme_program("-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON")
+
+    @long
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_so_it_does_with_the_precompiled_header(self):
+        build = self.build_readme_program()
+        self.assertEqual(len(list(build.rglob("cmake_pch.hxx.gch"))), 1)  # muster_precompile
+
+    def build_readme_program(self, *arguments):
         readme = (SOURCE / "README.md").read_text(encoding="utf-8")
-        project = self.scratch / "readme"
+        project = self.scratch / self._testMethodName
         project.mkdir()
         for kind, name in ("cpp program", "main.cc"), ("cmake", "CMakeLists.txt"):
             (project / name).write_text(re.search(rf"^```{kind}\n(.*?)^```$", readme, re.M | re.S)[1], encoding="utf-8")
-        build = self.build_hello(project=project)
-        self.assertEqual(len(list(build.rglob("cmake_pch.hxx.gch"))), 1)  # muster_precompile
+        build = self.build_hello(*arguments, project=project)
         out = self.must(build / "hello", environment={"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}, cwd=self.scratch)
         # Processors differ in the last digits.
         losses = [{int(rank): float(loss) for rank, loss in re.findall(r"(?m)^\[\d\] rank (\d) on cpu: loss (\S+)$", text)}
@@ -226,6 +235,7 @@ class OnesOwnProgram(Installed):
         self.assertEqual(sorted(losses[0]), [0, 1])
         for rank, loss in losses[0].items():
             self.assertAlmostEqual(losses[1][rank], loss, places=4, msg=out)
+        return build
 
 
 if __name__ == "__main__":
