@@ -39,7 +39,7 @@ std::string note_of_hidden(const std::string& settings,
                            const char* devices,
                            const std::string& remark) {
   if (shown == count)
-    return "";
+    return framed(cat(settings, ": "), remark);
   return cat(settings, " shows ", shown, " of ", count, " ", devices, framed(" (", remark, ")"));
 }
 
@@ -61,9 +61,8 @@ std::string mask_note(const Host& host, const std::string& mask, const VisibleDe
         setting, visible.mig.size(), num_instances(host), "MIG instances", visible.remark);
   }
   const size_t count = in_index_order(host.gpus, Vendor::nvidia).size();
-  std::string note = note_of_hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
-  if (note.empty() && !visible.remark.empty())
-    note = cat(setting, ": ", visible.remark);
+  const std::string note =
+      note_of_hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
   // Without CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA itself would count the fastest GPU first.
   if (visible.by_index && models_differ(host.gpus))
     return text_or(note, setting) + ": its indices are read in PCI order, as nvidia-smi counts";

@@ -323,6 +323,16 @@ TEST(UsableGpus, AmdGoesByItsOwnVariables) {
       << "HIP reads CUDA's too";
 }
 
+TEST(UsableGpus, AMaskThatNamesMoreThanThereIsAndHidesNothingSaysWhatIsWrong) {
+  Host host = gpu_host(0, 2);
+  for (Gpu& gpu : host.gpus)
+    gpu.vendor = Vendor::amd;
+  const auto usable = usable_gpus(host, {.hip = "0,1,9"});
+  EXPECT_EQ(usable.gpus.size(), 2);
+  EXPECT_TRUE(usable.mask_is_wrong);
+  EXPECT_THAT(usable.mask_note, HasSubstr("there is no such GPU"));
+}
+
 TEST(UsableGpus, IndicesOnUnequalGpusAreExplained) {
   Host host = gpu_host(0, 2);
   host.gpus[1].model = "Other";
