@@ -132,6 +132,11 @@ int nvlink_generation(const Gpu& gpu) {
   return 0;
 }
 
+const Link* gpu_link(const Host& host, size_t from, size_t to) {
+  const LinkMatrix& links = host.gpu_links;
+  return from < links.size() && to < links[from].size() ? &links[from][to] : nullptr;
+}
+
 double link_bandwidth(const Gpu& a, const Gpu& b, const Link& link) {
   if (link.kind == LinkKind::xgmi)
     return link.count * kXgmiGbps;

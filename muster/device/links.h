@@ -30,4 +30,7 @@ double link_bandwidth(const Gpu& a, const Gpu& b, const Link& link);
 // none.
 int nvlink_generation(const Gpu& gpu);
 
+// The link from one GPU of the host to another, by their places there; null when it is not known.
+const Link* gpu_link(const Host& host, size_t from, size_t to);
+
 }  // namespace muster

@@ -76,11 +76,8 @@ void JobGpus::check_has_gpus(size_t host_at, bool any_usable) const {
 
 // Tells of the GPUs that the mask hides, and of those that are broken.
 void JobGpus::note_left_out(const Host& host, const UsableGpus& usable) {
-  if (usable.mask_is_wrong) {
-    notes_.warn(host, usable.mask_note);
-  } else if (!usable.mask_note.empty()) {
-    notes_.add(host, usable.mask_note);
-  }
+  if (!usable.mask_note.empty())
+    notes_.add(host, usable.mask_note, usable.mask_is_wrong);
   for (const std::string& sick : usable.sick)
     notes_.warn(host, cat("left out ", sick));
 }

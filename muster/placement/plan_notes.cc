@@ -2,8 +2,6 @@
 // name is decided at the end, when all of them are known.
 #include "muster/placement/plan_notes.h"
 
-#include <ranges>
-
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -28,38 +26,25 @@ std::string prefix(const std::vector<const std::string*>& names, size_t num_host
 }  // namespace
 
 // The host must outlive this object, which keeps its name by address.
-void PlanNotes::add(const Host& host, const std::string& text) {
-  const auto [entry, is_new] = hosts_.try_emplace(text);
-  if (is_new)
-    order_.push_back(text);
-  entry->second.push_back(&host.name);
-}
-
-void PlanNotes::add(const std::string& text) {
+void PlanNotes::add(const std::string& text, bool warns) {
   if (hosts_.try_emplace(text).second)
     order_.push_back(text);
+  if (warns)
+    warnings_.insert(text);
 }
 
-void PlanNotes::warn(const Host& host, const std::string& text) {
-  add(host, text);
-  warnings_.insert(text);
+void PlanNotes::add(const Host& host, const std::string& text, bool warns) {
+  add(text, warns);
+  hosts_.at(text).push_back(&host.name);
 }
 
-void PlanNotes::warn(const std::string& text) {
-  add(text);
-  warnings_.insert(text);
+Strings PlanNotes::warnings() const {
+  return told(filtered(order_, [&](const std::string& text) { return warnings_.contains(text); }));
 }
 
-Strings PlanNotes::finish(size_t num_hosts) const {
-  return mapped(order_,
-                [&](const std::string& text) { return prefix(hosts_.at(text), num_hosts) + text; });
-}
-
-// Warnings keep the words that they have among the notes, so that one can be found in the other.
-Strings PlanNotes::warnings(size_t num_hosts) const {
-  return mapped(order_ | std::views::filter(
-                             [&](const std::string& text) { return warnings_.contains(text); }),
-                [&](const std::string& text) { return prefix(hosts_.at(text), num_hosts) + text; });
+Strings PlanNotes::told(const Strings& texts) const {
+  return mapped(
+      texts, [&](const std::string& text) { return prefix(hosts_.at(text), num_hosts_) + text; });
 }
 
 }  // namespace muster

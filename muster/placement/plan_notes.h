@@ -13,19 +13,26 @@ namespace muster {
 
 class PlanNotes {
  public:
-  void add(const Host& host, const std::string& text);
-  void add(const std::string& text);  // of the whole job
+  explicit PlanNotes(size_t num_hosts) : num_hosts_(num_hosts) {}
+
+  void add(const Host& host, const std::string& text, bool warns = false);
+  void add(const std::string& text, bool warns = false);  // of the whole job
 
   // Likewise, of ranks that are elsewhere than was asked for.
-  void warn(const Host& host, const std::string& text);
-  void warn(const std::string& text);
+  template <class... Told>
+  void warn(const Told&... told) {
+    add(told..., true);
+  }
 
-  Strings finish(size_t num_hosts) const;
+  Strings finish() const { return told(order_); }
 
   // Those of the notes that are warnings.
-  Strings warnings(size_t num_hosts) const;
+  Strings warnings() const;
 
  private:
+  Strings told(const Strings& texts) const;
+
+  size_t num_hosts_;
   std::map<std::string, std::vector<const std::string*>> hosts_;  // text → names
   Strings order_;
   StringSet warnings_;

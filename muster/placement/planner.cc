@@ -86,8 +86,8 @@ class Planner {
     if (!request_.mesh.empty())
       set_mesh(plan_, request_.mesh, notes_);
     tell_network(plan_, request_.switches, notes_);
-    plan_.notes = notes_.finish(hosts_.size());
-    plan_.warnings = notes_.warnings(hosts_.size());
+    plan_.notes = notes_.finish();
+    plan_.warnings = notes_.warnings();
     return std::move(plan_);
   }
 
@@ -167,11 +167,7 @@ class Planner {
                   plural(slots, "CPU slot"),
                   ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many");
     }
-    if (!request_.cpu_only && gpus_.are_expected_on(host_at)) {
-      notes_.warn(*host, note);
-    } else {
-      notes_.add(*host, note);
-    }
+    notes_.add(*host, note, !request_.cpu_only && gpus_.are_expected_on(host_at));
   }
 
   void place_on_gpus(size_t host_at) {
@@ -304,7 +300,7 @@ class Planner {
     if (!plan_.ranks.empty())
       return;
     throw unavailable("plan: expected at least one rank, got none: ",
-                      join(notes_.finish(hosts_.size()), "; "),
+                      join(notes_.finish(), "; "),
                       "; ask for less, or for other GPUs");
   }
 
@@ -343,7 +339,7 @@ class Planner {
   const Request& request_;
   const std::vector<JobHost> hosts_;
   const Policy& policy_;
-  PlanNotes notes_;
+  PlanNotes notes_{hosts_.size()};
   JobGpus gpus_{request_, hosts_, notes_};
   std::vector<double> weights_;  // of each rank, when scores tell
   Plan plan_;

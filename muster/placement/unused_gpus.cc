@@ -57,10 +57,7 @@ void note_unused_gpus(const Policy& policy,
                                " with ",
                                plural(each, "GPU"),
                                named && each == 1 ? "; --gpus-per-rank N gives each more" : "");
-  if (named)
-    notes.warn(input.host, text);
-  else
-    notes.add(input.host, text);
+  notes.add(input.host, text, named);
 }
 
 }  // namespace muster

@@ -14,6 +14,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
+#include "muster/device/links.h"
 #include "muster/device/numbers.h"
 
 namespace muster {
@@ -41,13 +42,11 @@ std::vector<LinkedPairs> pairs_by_link(const Host& host, const HostLayout& layou
     for (size_t b = a + 1; b < layout.gpus.size(); ++b) {
       const size_t i = layout.gpus[a].gpu;
       const size_t j = layout.gpus[b].gpu;
-      if (i >= host.gpu_links.size() || j >= host.gpu_links[i].size())
+      const Link* const link = gpu_link(host, i, j);
+      if (link == nullptr || is_one_of(link->kind, LinkKind::unknown, LinkKind::self))
         continue;
-      const Link& link = host.gpu_links[i][j];
-      if (is_one_of(link.kind, LinkKind::unknown, LinkKind::self))
-        continue;
-      LinkedPairs& alike = found[{link.kind, -link.count}];
-      alike.link = link;
+      LinkedPairs& alike = found[{link->kind, -link->count}];
+      alike.link = *link;
       alike.pairs.insert({a, b});
     }
   }

@@ -3,6 +3,7 @@
 #include "muster/placement/policy/numa_groups.h"
 
 #include "muster/base/indices_of.h"
+#include "muster/device/links.h"
 #include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
@@ -16,10 +17,9 @@ std::map<std::optional<int>, Indices> gpus_by_numa_node(const PolicyInput& input
 }
 
 Indices switch_of_gpus(const PolicyInput& input) {
-  const LinkMatrix& links = input.host.gpu_links;
   const auto joined = [&](size_t a, size_t b) {
-    const bool is_known = a < links.size() && b < links[a].size();
-    return a == b || (is_known && links[a][b].kind == LinkKind::pix);
+    const Link* const link = gpu_link(input.host, a, b);
+    return a == b || (link != nullptr && link->kind == LinkKind::pix);
   };
   // PIX is transitive, so looking at the first GPU of each switch is enough. Every GPU is joined
   // with itself, which ends the search.

@@ -4,8 +4,6 @@
 // links there is nothing to choose by, and that is an error: whoever asks for this policy would not
 // want to find out from a slow job.
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,14 +12,13 @@
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
+#include "muster/placement/policy/gpu_bandwidths.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/policy/ring.h"
 #include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
 namespace {
-
-constexpr double kMegaPerGiga = 1000;  // rings are compared in whole MB/s
 
 [[noreturn]] void fail_without_links(const PolicyInput& input,
                                      const std::string& expected,
@@ -33,18 +30,6 @@ constexpr double kMegaPerGiga = 1000;  // rings are compared in whole MB/s
                          " (host ",
                          input.host.name,
                          "); --policy sequential or numa needs no links");
-}
-
-const Link& link_between(const PolicyInput& input, size_t a, size_t b) {
-  return input.host.gpu_links[input.gpus[a].position][input.gpus[b].position];
-}
-
-// Returns the bandwidth in GB/s, of the two directions the slower.
-double bandwidth_between(const PolicyInput& input, size_t a, size_t b) {
-  const Gpu& from = gpu_of(input.host, input.gpus[a]);
-  const Gpu& to = gpu_of(input.host, input.gpus[b]);
-  return std::min(link_bandwidth(from, to, link_between(input, a, b)),
-                  link_bandwidth(to, from, link_between(input, b, a)));
 }
 
 // The matrix of links must be there, and square.
@@ -66,22 +51,10 @@ void check_links(const PolicyInput& input) {
 
 // A matrix in which nothing is known would make every ring as good as any other.
 Bandwidths bandwidths(const PolicyInput& input) {
-  const size_t count = input.gpus.size();
-  Bandwidths all(count, std::vector<int64_t>(count));
-  bool any = false;
-  for (size_t a = 0; a < count; ++a) {
-    for (size_t b = 0; b < a; ++b) {
-      all[a][b] = all[b][a] = std::llround(bandwidth_between(input, a, b) * kMegaPerGiga);
-      any |= all[a][b] > 0;
-    }
-  }
-  if (!any)
+  Bandwidths all = gpu_bandwidths(input);
+  if (fastest_link(all) == 0)
     fail_without_links(input, "to know the links between the GPUs", "no known link");
   return all;
-}
-
-std::string gigabytes(int64_t megabytes) {
-  return cat(static_cast<double>(megabytes) / kMegaPerGiga, " GB/s");
 }
 
 // More ranks than GPUs go round the same ring again.
@@ -97,10 +70,11 @@ std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_rank
   return in_turn(gpus_in_order(input, ring), num_ranks, [&](size_t place) {
     const size_t here = ring[place];
     const size_t next = ring[(place + 1) % count];
+    const UsableGpu& gpu = input.gpus[next];
     return cat("topology: next ",
-               label_of(input.host, input.gpus[next]),
+               label_of(input.host, gpu),
                " by ",
-               to_string(link_between(input, here, next)),
+               to_string(*link_between(input, input.gpus[here], gpu)),
                " ",
                gigabytes(all[here][next]),
                ", slowest of the ring ",
