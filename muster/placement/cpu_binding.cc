@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <ranges>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,29 +55,23 @@ int first_cpu(const CpuCore& core) {
   return core.cpus.empty() ? -1 : std::ranges::min(core.cpus);
 }
 
-const CpuCore* pointer_to(const CpuCore& core) {
-  return &core;
+Cores cores_where(const Host& host, const auto& is_wanted) {
+  return mapped(host.cores | std::views::filter(is_wanted),
+                [](const CpuCore& core) { return &core; });
 }
 
 // Returns the node's cores in the order of their first CPU.
 Cores cores_of_node(const Host& host, int node) {
-  const auto is_there = [&](const CpuCore& core) {
-    return core.numa_node == node && !core.cpus.empty();
-  };
-  Cores cores = mapped(host.cores | std::views::filter(is_there), pointer_to);
+  Cores cores = cores_where(
+      host, [&](const CpuCore& core) { return core.numa_node == node && !core.cpus.empty(); });
   std::ranges::sort(cores, {}, [](const CpuCore* core) { return first_cpu(*core); });
   return cores;
 }
 
 // Returns the cores of every socket that the node's cores are on.
 Cores cores_of_socket(const Host& host, const Cores& node) {
-  std::set<int> sockets;
-  for (const CpuCore* core : node)
-    sockets.insert(core->socket);
-  const auto is_there = [&](const CpuCore& core) {
-    return sockets.contains(core.socket);
-  };
-  return mapped(host.cores | std::views::filter(is_there), pointer_to);
+  return cores_where(
+      host, [&](const CpuCore& core) { return contains(node, core.socket, &CpuCore::socket); });
 }
 
 // Returns the node's cores by their last-level cache, the cache with most cores first; of equals,

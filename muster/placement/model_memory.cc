@@ -33,7 +33,7 @@ int64_t size_of_member(const std::string& name, const std::string& text) {
   constexpr int64_t kMost = 100'000'000;
   const auto number = parse_int(text);
   if (!number || *number < 1 || *number > kMost)
-    refuse_model(cat("a number from 1 to ", kMost, " for ", name), in_quotes(printable(text)));
+    refuse_model(cat("a number from 1 to ", kMost, " for ", name), in_quotes(text));
   return *number;
 }
 
@@ -41,13 +41,13 @@ int64_t size_of_member(const std::string& name, const std::string& text) {
 void set_member(ModelSizes& model, const std::string& name, const std::string& text) {
   if (name == "precision") {
     if (!is_one_of(text, "fp32", "bf16"))
-      refuse_model("precision fp32 or bf16", in_quotes(printable(text)));
+      refuse_model("precision fp32 or bf16", in_quotes(text));
     model.bf16 = text == "bf16";
     return;
   }
   if (name == "tied") {
     if (!is_one_of(text, "0", "1"))
-      refuse_model("0 or 1 for tied", in_quotes(printable(text)));
+      refuse_model("0 or 1 for tied", in_quotes(text));
     model.tied = text == "1";
     return;
   }
@@ -64,7 +64,7 @@ void set_member(ModelSizes& model, const std::string& name, const std::string& t
       return;
     }
   }
-  refuse_model("the model's sizes", in_quotes(printable(name)));
+  refuse_model("the model's sizes", in_quotes(name));
 }
 
 // Returns about how many bytes training takes in all, counted in doubles, which cannot overflow.

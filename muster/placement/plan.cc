@@ -43,15 +43,6 @@ bool any_on(const Plan& plan, int host_index, Vendor vendor) {
                 [&](const RankPlan& rank) { return is_on(rank, vendor); });
 }
 
-// CUDA hides everything where a UUID comes twice.
-void append_once(std::string& list, const std::string& uuid) {
-  if (has_text(cat(",", list, ","), cat(",", uuid, ",")))
-    return;
-  if (!list.empty())
-    list += ',';
-  list += uuid;
-}
-
 // Returns the device as the vendor's variable takes it. An AMD GPU that has no id of its own goes
 // by its number.
 std::string visible_name(const DeviceAssignment& device) {
@@ -59,24 +50,23 @@ std::string visible_name(const DeviceAssignment& device) {
 }
 
 // A rank sees its own GPUs in the order in which it has them.
-void append_own(std::string& list, const RankPlan& rank) {
-  append_once(list, visible_name(rank.device));
-  for (const DeviceAssignment& device : rank.more_devices)
-    append_once(list, visible_name(device));
+void append_own(Strings& list, const RankPlan& rank) {
+  list.push_back(visible_name(rank.device));
+  append_mapped(list, rank.more_devices, visible_name);
 }
 
 // Returns the GPUs that `rank`, itself on one of this vendor's, sees.
 std::string seen_by(const Plan& plan, const RankPlan& rank, Vendor vendor) {
-  std::string list;
+  Strings list;
   if (plan.visibility != Visibility::job)
     append_own(list, rank);
-  if (plan.visibility == Visibility::own)
-    return list;
-  for (const RankPlan& other : ranks_of_host(plan, rank.host_index)) {
-    if (is_on(other, vendor))
-      append_own(list, other);
+  if (plan.visibility != Visibility::own) {
+    for (const RankPlan& other : ranks_of_host(plan, rank.host_index)) {
+      if (is_on(other, vendor))
+        append_own(list, other);
+    }
   }
-  return list;
+  return join(distinct(list), ",");
 }
 
 }  // namespace

@@ -175,12 +175,6 @@ DeviceAssignment device_from(JsonObject object) {
   return device;
 }
 
-// A number of samples, 0 when it is absent. JsonObject's sizes fit into 63 bits.
-int64_t size_from(JsonObject& object, const char* key) {
-  const uint64_t size = object.size_or(key, 0);
-  return static_cast<int64_t>(size);
-}
-
 void read_cpus(JsonObject& object, RankPlan& rank) {
   rank.cpus = object.text_or("cpus", "");
   try {
@@ -231,7 +225,7 @@ void read_what_it_has(JsonObject& object, RankPlan& rank) {
   read_more_devices(object, rank);
   rank.numa_node = object.optional_integer("numa_node", 0);
   read_cpus(object, rank);
-  rank.batch_share = size_from(object, "batch_share");
+  rank.batch_share = object.size_or("batch_share", 0);
   rank.reason = object.text_or("reason", "");
   object.finish();
 }
@@ -417,7 +411,7 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
   for (JsonObject& rank : document.objects("ranks"))
     plan.ranks.push_back(rank_from(std::move(rank), plan.ranks, first_rank));
   plan.mesh = mesh_from(document, world_size_from(document, plan));
-  plan.global_batch = size_from(document, "global_batch");
+  plan.global_batch = document.size_or("global_batch", 0);
   check_shares(document, plan);
   plan.notes = document.texts_or_none("notes");
   plan.warnings = document.texts_or_none("warnings");

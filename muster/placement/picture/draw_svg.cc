@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <ranges>
 #include <set>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "muster/base/divided_up.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -123,11 +123,8 @@ constexpr std::array<KindStyle, 7> kKinds = {
 
 // Kinds that are not in the table are never drawn, so the last one can stand for them.
 const KindStyle& style_of(LinkKind kind) {
-  for (const KindStyle& style : kKinds) {
-    if (style.kind == kind)
-      return style;
-  }
-  return kKinds.back();
+  const KindStyle* const style = element_with(kKinds, kind, &KindStyle::kind);
+  return style != nullptr ? *style : kKinds.back();
 }
 
 // Several links between two GPUs make a thicker line.
@@ -140,7 +137,7 @@ SvgStyle line_style(const Link& link) {
 
 // The ranks of one host, where they are.
 struct HostRanks {
-  std::map<size_t, Ints> by_gpu;  // positions in Host::gpus
+  std::map<const Gpu*, Ints> by_gpu;
   std::vector<const RankPlan*> on_cpu;
   std::set<int> bound_cpus;
   int chip_rows = 0;
@@ -151,13 +148,9 @@ int chip_rows(int ranks) {
   return ranks > kMostChips ? 1 : divided_up(ranks, kChipsInRow);
 }
 
-// Returns the position of the GPU that is the device, or of which the device is an instance.
-std::optional<size_t> find_gpu(const Host& host, const DeviceAssignment& device) {
-  for (const size_t i : indices_of(host.gpus)) {
-    if (host.gpus[i].has(device.uuid))
-      return i;
-  }
-  return std::nullopt;
+// Returns the GPU that is the device, or of which the device is an instance.
+const Gpu* find_gpu(const Host& host, const DeviceAssignment& device) {
+  return element_where(host.gpus, [&](const Gpu& gpu) { return gpu.has(device.uuid); });
 }
 
 using RanksByHost = std::map<std::string, std::vector<const RankPlan*>>;
@@ -176,15 +169,15 @@ RanksByHost ranks_by_host(const Plan* plan) {
 HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) {
   HostRanks result;
   for (const RankPlan* rank : ranks) {
-    const bool on_slot = !rank->device.is_gpu();
-    if (const auto gpu = on_slot ? std::nullopt : find_gpu(host, rank->device)) {
-      result.by_gpu[*gpu].push_back(rank->rank);
+    const Gpu* const gpu = rank->device.is_gpu() ? find_gpu(host, rank->device) : nullptr;
+    if (gpu != nullptr) {
+      result.by_gpu[gpu].push_back(rank->rank);
     } else {
       result.on_cpu.push_back(rank);
     }
     for (const DeviceAssignment& more : rank->more_devices) {
-      if (const auto other = find_gpu(host, more))
-        result.by_gpu[*other].push_back(rank->rank);
+      if (const Gpu* const other = find_gpu(host, more))
+        result.by_gpu[other].push_back(rank->rank);
     }
     if (rank->bind_cpus) {
       for (const int cpu : parse_cpu_list(rank->cpus))
@@ -355,11 +348,10 @@ class HostPicture {
   void draw_gpu(const GpuPlace& place) {
     const Gpu& gpu = host_.gpus[place.gpu];
     const SvgBox& box = place.box;
-    const auto ranks = ranks_.by_gpu.find(place.gpu);
-    const bool has_ranks = ranks != ranks_.by_gpu.end();
+    const Ints* const ranks = value_at(ranks_.by_gpu, &gpu);
     const bool is_sick = gpu.health != kHealthy;
     const SvgStyle style = {
-        .fill = fill_of_gpu(is_sick, has_ranks),
+        .fill = fill_of_gpu(is_sick, ranks != nullptr),
         .stroke = is_sick ? kRed : "#2b8a3e",
         .stroke_width = 1.5,
         .radius = 5,
@@ -373,8 +365,8 @@ class HostPicture {
     draw_gpu_line(box, 1, short_model(gpu.model), kDark);
     draw_gpu_line(box, 2, text_or(gpu.pci.value, gpu.uuid.value), kGrey);
     draw_gpu_line(box, 3, remark(gpu), is_sick ? kRed : kGrey);
-    if (has_ranks)
-      draw_ranks(box, ranks->second);
+    if (ranks != nullptr)
+      draw_ranks(box, *ranks);
   }
 
   // Row 0 is the title's.
@@ -522,7 +514,7 @@ class HostPicture {
 }  // namespace
 
 bool has_device(const Host& host, const DeviceAssignment& device) {
-  return !device.is_gpu() || find_gpu(host, device).has_value();
+  return !device.is_gpu() || find_gpu(host, device) != nullptr;
 }
 
 // A plan's hosts are drawn in the inventory's order. With no rank anywhere, all hosts are.

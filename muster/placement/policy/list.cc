@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/device/numbers.h"
@@ -84,8 +85,7 @@ UsableGpu gpu_at(const PolicyInput& input,
   const auto has_index = [&](const UsableGpu& gpu) {
     return gpu_of(input.host, gpu).index.value == index;
   };
-  std::vector<UsableGpu> found;
-  std::ranges::copy_if(input.gpus, std::back_inserter(found), has_index);
+  const auto found = filtered(input.gpus, has_index);
   if (found.empty())
     fail_index(input, index, place);
   return found[mentions[index]++ % found.size()];

@@ -2,8 +2,6 @@
 #include "muster/placement/policy/mesh_order.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "muster/placement/policy/mesh_search.h"
@@ -18,13 +16,9 @@ std::vector<RingQuality> quality_of(const Bandwidths& bandwidth,
                                     const Indices& order) {
   std::vector<RingQuality> all;
   for (const auto& pairs : axes) {
-    RingQuality& axis =
-        all.emplace_back(RingQuality{.slowest = std::numeric_limits<int64_t>::max(), .total = 0});
-    for (const auto& [a, b] : pairs) {
-      const int64_t link = bandwidth[order[a]][order[b]];
-      axis.slowest = std::min(axis.slowest, link);
-      axis.total += link;
-    }
+    RingQuality& axis = all.emplace_back();
+    for (const auto& [a, b] : pairs)
+      axis.add(bandwidth[order[a]][order[b]]);
   }
   return all;
 }

@@ -95,10 +95,8 @@ class RowPacker {
          ++i) {
       if (tries_-- <= 0)
         return false;
-      Order joined;
-      std::ranges::copy_if(std::span(candidates).subspan(i + 1),
-                           std::back_inserter(joined),
-                           [&](size_t other) { return is_fast(candidates[i], other); });
+      const Order joined = filtered(std::span(candidates).subspan(i + 1),
+                                    [&](size_t other) { return is_fast(candidates[i], other); });
       clique.push_back(candidates[i]);
       if (complete(clique, joined, size))
         return true;

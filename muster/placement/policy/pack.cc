@@ -61,10 +61,7 @@ std::vector<UsableGpu> pack_order(const PolicyInput& input, int count) {
 std::vector<PolicyChoice> choose_pack(const PolicyInput& input, int num_ranks) {
   const auto order = pack_order(input, std::min(num_ranks, int_size(input.gpus)));
   return in_turn(order, num_ranks, [&](size_t place) {
-    return cat("pack: ",
-               numa_label(gpu_of(input.host, order[place]).numa_node),
-               ", ",
-               load_text(load_of(input.host, order[place])));
+    return cat("pack: ", node_and_load_text(input.host, order[place]));
   });
 }
 

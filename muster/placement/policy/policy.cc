@@ -1,9 +1,8 @@
 // The table of all policies. Their order is that of help and of errors.
 #include "muster/placement/policy/policy.h"
 
-#include <algorithm>
-
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"
@@ -25,8 +24,7 @@ std::span<const Policy> policies() {
 
 const Policy& find_policy(std::string_view name) {
   const auto table = policies();
-  const auto found = std::ranges::find(table, name, &Policy::name);
-  if (found != table.end())
+  if (const Policy* const found = element_with(table, name, &Policy::name))
     return *found;
   const auto names = mapped(table, &Policy::name);
   throw invalid_argument(

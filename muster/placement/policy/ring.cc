@@ -183,12 +183,10 @@ class ExactRing {
 
 // Returns the quality of the links whose two devices are in one group.
 RingQuality quality_within(const Bandwidths& bandwidth, const Indices& ring, size_t group) {
-  RingQuality quality{.slowest = INT64_MAX, .total = 0};
+  RingQuality quality;
   for (size_t i = 1; i < ring.size(); ++i) {
-    const bool begins_group = i % group == 0;
-    const int64_t link = bandwidth[ring[i - 1]][ring[i]];
-    quality.slowest = std::min(quality.slowest, begins_group ? INT64_MAX : link);
-    quality.total += begins_group ? 0 : link;
+    if (i % group != 0)
+      quality.add(bandwidth[ring[i - 1]][ring[i]]);
   }
   return quality;
 }
@@ -213,12 +211,9 @@ int64_t fastest_link(const Bandwidths& bandwidth) {
 }
 
 RingQuality ring_quality(const Bandwidths& bandwidth, const Indices& ring) {
-  RingQuality quality{.slowest = INT64_MAX, .total = 0};
-  for (const size_t i : indices_of(ring)) {
-    const int64_t link = bandwidth[ring[i]][ring[(i + 1) % ring.size()]];
-    quality.slowest = std::min(quality.slowest, link);
-    quality.total += link;
-  }
+  RingQuality quality;
+  for (const size_t i : indices_of(ring))
+    quality.add(bandwidth[ring[i]][ring[(i + 1) % ring.size()]]);
   return quality;
 }
 

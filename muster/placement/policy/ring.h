@@ -3,6 +3,7 @@
 // links. Pure numbers; called by topology.cc, knows nothing of GPUs. A private header.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -16,10 +17,15 @@ namespace muster {
 using Bandwidths = std::vector<std::vector<int64_t>>;
 
 struct RingQuality {
-  int64_t slowest = 0;
+  int64_t slowest = INT64_MAX;
   int64_t total = 0;  // of all links, the closing one included; two devices have their link twice
   // NOLINTNEXTLINE(modernize-use-nullptr): it takes <=> for one
   auto operator<=>(const RingQuality&) const = default;
+
+  void add(int64_t link) {
+    slowest = std::min(slowest, link);
+    total += link;
+  }
 };
 
 // The quality of a ring of at least two.

@@ -5,6 +5,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/base/units.h"
 
 namespace muster {
@@ -84,12 +85,16 @@ GpuLoad load_of(const Host& host, const UsableGpu& device) {
 
 std::string load_text(const GpuLoad& load) {
   std::string text =
-      cat(load.num_processes, load.num_processes == 1 ? " process" : " processes", " of others");
+      cat(load.num_processes, word_for(load.num_processes, " process", " processes"), " of others");
   if (load.utilization_percent > 0)
     text += cat(", ", load.utilization_percent, "% busy");
   if (load.used_memory_bytes > 0)
     text += cat(", ", format_bytes(load.used_memory_bytes), " used");
   return text;
+}
+
+std::string node_and_load_text(const Host& host, const UsableGpu& device) {
+  return cat(numa_label(gpu_of(host, device).numa_node), ", ", load_text(load_of(host, device)));
 }
 
 bool is_little_memory(uint64_t used, uint64_t total) {

@@ -55,6 +55,9 @@ GpuLoad load_of(const Host& host, const UsableGpu& device);
 // All that loads are compared by, where it is not 0: "1 process of others, 35% busy, 3.0 GiB used".
 std::string load_text(const GpuLoad& load);
 
+// "NUMA node 0, 2 processes of others".
+std::string node_and_load_text(const Host& host, const UsableGpu& device);
+
 // "NUMA node 1" or "NUMA node not known".
 std::string numa_label(const std::optional<int>& node);
 

@@ -5,17 +5,20 @@
 #include <cmath>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
 namespace {
 
-std::optional<double> find_score(const Scores& scores, const std::string& key) {
-  const auto found = scores.find(key);
-  if (found == scores.end())
-    return std::nullopt;
-  return found->second;
+std::optional<double> first_score(const Scores& scores, const Strings& keys) {
+  for (const std::string& key : keys) {
+    if (const double* const score = value_at(scores, key))
+      return *score;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -33,22 +36,17 @@ void check_scores(const Scores& scores, const std::string& from) {
 std::optional<double> score_of(const Scores& scores, const Host& host, const UsableGpu& device) {
   if (scores.empty())
     return std::nullopt;
-  if (const auto score = find_score(scores, uuid_of(host, device).value))
-    return score;
+  Strings keys = {uuid_of(host, device).value};
   if (!device.is_instance()) {
-    const std::string index = std::to_string(gpu_of(host, device).index.value);
-    if (const auto score = find_score(scores, cat(host.name, ":", index)))
-      return score;
-    if (const auto score = find_score(scores, index))
-      return score;
+    const std::string index = cat(gpu_of(host, device).index.value);
+    append_all(keys, Strings{cat(host.name, ":", index), index});
   }
-  return find_score(scores, model_of(host, device));
+  keys.push_back(model_of(host, device));
+  return first_score(scores, keys);
 }
 
 std::optional<double> cpu_score(const Scores& scores, const Host& host) {
-  if (const auto score = find_score(scores, cat(host.name, ":cpu")))
-    return score;
-  return find_score(scores, "cpu");
+  return first_score(scores, {cat(host.name, ":cpu"), "cpu"});
 }
 
 double need_score(const Scores& scores,

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <ranges>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
@@ -145,12 +144,11 @@ class Resolver {
   Devices by_indices(const SelectionItem& item) const {
     Devices found;
     for (int index = item.first; index <= item.last; ++index) {
-      const size_t before = found.size();
-      std::ranges::copy_if(usable_.gpus, std::back_inserter(found), [&](const UsableGpu& device) {
-        return index_of(device) == index;
-      });
-      if (found.size() == before)
+      const Devices alike = filtered(
+          usable_.gpus, [&](const UsableGpu& device) { return index_of(device) == index; });
+      if (alike.empty())
         fail(item, "expected the index of a GPU that can be used, got ", index);
+      append_all(found, alike);
     }
     return found;
   }
