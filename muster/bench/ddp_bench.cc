@@ -4,7 +4,6 @@
 // PyTorch's own DDP. The parent collects the times of all rounds and prints medians and ratios.
 #include "muster/bench/ddp_bench.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -20,6 +19,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
+#include "muster/base/text_of.h"
 #include "muster/bench/bench_models.h"
 #include "muster/bench/bench_results.h"
 #include "muster/bench/ddp_kinds.h"
@@ -131,7 +131,7 @@ void check_kinds(const DdpBenchOptions& options) {
   for (const std::string& kind : options.kinds) {
     // A kind is a backend, and may have a cap of buckets behind a colon.
     const size_t colon = kind.find(':');
-    const std::string cap = colon == std::string::npos ? "auto" : kind.substr(colon + 1);
+    const std::string cap = colon == npos ? "auto" : kind.substr(colon + 1);
     const bool knows_backend = contains(known, kind.substr(0, colon));
     if (knows_backend && (cap == "auto" || parse_as<double>(cap).value_or(0) > 0))
       continue;

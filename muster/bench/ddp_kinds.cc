@@ -36,7 +36,7 @@ constexpr std::string_view kCopied = "-copied";
 // "shm:auto", and DDP's default in "shm".
 BucketCap bucket_cap_of(const std::string& name) {
   const size_t colon = name.find(':');
-  if (colon == std::string::npos)
+  if (colon == npos)
     return {};
   const std::string cap = name.substr(colon + 1);
   return cap == "auto" ? BucketCap::automatic() : BucketCap(std::stod(cap));

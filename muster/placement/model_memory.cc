@@ -314,7 +314,7 @@ ModelSizes parse_model(std::string_view text) {
   StringSet given;
   for (const std::string& member : split(text, ',')) {
     const size_t equals = member.find('=');
-    if (equals == std::string::npos)
+    if (equals == npos)
       refuse_model("NAME=VALUE", in_quotes(printable(member)));
     const std::string name = printable(member.substr(0, equals));
     if (!given.insert(name).second)

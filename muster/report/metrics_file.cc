@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -66,7 +65,7 @@ class MetricsReader {
     while (!bytes.empty()) {
       const size_t end = bytes.find('\n');
       add_to_line(bytes.substr(0, end));
-      if (end == std::string_view::npos)
+      if (end == npos)
         return;
       end_line();
       bytes.remove_prefix(end + 1);

@@ -83,7 +83,7 @@ std::string picture_of(const JobRun& run, const Plan& plan) {
     return {};
   std::string svg = draw_svg(inventory, &plan, {.max_hosts = kMostHostsDrawn});
   // An XML head has no place within a page.
-  if (const size_t begin = svg.find("<svg"); begin != std::string::npos)
+  if (const size_t begin = svg.find("<svg"); begin != npos)
     svg.erase(0, begin);
   return cat("<div class=\"picture\">\n", svg, "</div>\n");
 }

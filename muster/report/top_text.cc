@@ -34,7 +34,7 @@ std::string number_of(double value) {
   constexpr std::string_view kNarrowSpace = "\u202f";
   std::string text = number_text(value);
   size_t at = 0;
-  while ((at = text.find(kNarrowSpace, at)) != std::string::npos)
+  while ((at = text.find(kNarrowSpace, at)) != npos)
     text.erase(at, kNarrowSpace.size());
   return text;
 }

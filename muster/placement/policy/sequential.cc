@@ -15,7 +15,7 @@ std::string beginning_of_selection(const std::string& selection) {
   if (selection.size() <= kMostShown)
     return selection;
   const size_t end = selection.find_last_of(',', kMostShown);
-  return end == std::string::npos ? "…" : selection.substr(0, end) + ",…";
+  return end == npos ? "…" : selection.substr(0, end) + ",…";
 }
 
 std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
