@@ -47,7 +47,7 @@ std::optional<double> quota_in(const std::string& folder, bool v2) {
     return quota_of(number_in_file(folder + "/cpu.cfs_quota_us"),
                     number_in_file(folder + "/cpu.cfs_period_us"));
   const std::string text = text_of_file(folder + "/cpu.max");
-  const auto words = split(trim(text), ' ');
+  const auto words = words_of(text);
   return words.size() == 2 ? quota_of(parse_int(words[0]), parse_int(words[1])) : std::nullopt;
 }
 

@@ -22,6 +22,8 @@ using StringSet = std::set<std::string>;
 inline constexpr size_t npos = std::string::npos;
 
 namespace detail {
+inline constexpr const char* kBlanks = " \t\r\n";
+
 inline void append(std::string& out, std::string_view text) {
   out += text;
 }
@@ -112,11 +114,20 @@ inline std::string_view without_byte_order_mark(std::string_view text) {
 
 // The text without blanks and line ends around it.
 inline std::string_view trim(std::string_view text) {
-  const char* const blanks = " \t\r\n";
-  const size_t from = text.find_first_not_of(blanks);
+  const size_t from = text.find_first_not_of(detail::kBlanks);
   if (from == npos)
     return {};
-  return text.substr(from, text.find_last_not_of(blanks) - from + 1);
+  return text.substr(from, text.find_last_not_of(detail::kBlanks) - from + 1);
+}
+
+// What stands between blanks and line ends. The text outlives it.
+inline StringViews words_of(std::string_view text) {
+  StringViews words;
+  for (text = trim(text); !text.empty(); text = trim(text)) {
+    words.push_back(text.substr(0, text.find_first_of(detail::kBlanks)));
+    text.remove_prefix(words.back().size());
+  }
+  return words;
 }
 
 // A to Z become a to z, whatever the locale.

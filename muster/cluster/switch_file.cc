@@ -20,12 +20,6 @@ namespace {
 // A longer path is a ring, or no network that anybody has.
 constexpr size_t kMaxSwitches = 32;
 
-Strings words_of(const std::string& line) {
-  Strings words = split(line, ' ');
-  std::erase(words, "");
-  return words;
-}
-
 class SwitchFile {
  public:
   SwitchFile(const std::string& text, const std::string& path) : path_(path) {
@@ -50,14 +44,14 @@ class SwitchFile {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& expected, const std::string& got) const {
-    const std::string quoted = got == "none" ? got : cat("'", printable(got.substr(0, 200)), "'");
+  [[noreturn]] void fail(const std::string& expected, std::string_view got) const {
+    const std::string quoted = got == "none" ? "none" : in_quotes(printable(got.substr(0, 200)));
     throw invalid_argument(
         "--topology ", path_, ":", line_, ": expected ", expected, ", got ", quoted);
   }
 
   void add(const std::string& line) {
-    const Strings words = words_of(line);
+    const StringViews words = words_of(line);
     if (contains(words.front(), '='))
       return add_slurm(words, line);
     if (words.size() != 2)
@@ -70,7 +64,7 @@ class SwitchFile {
   }
 
   // Other keys (LinkSpeed, BlockSizes) do not tell what is below a switch.
-  void add_slurm(const Strings& words, const std::string& line) {
+  void add_slurm(const StringViews& words, const std::string& line) {
     std::map<std::string, std::string> values = slurm_values(words, line);
     const std::string& name = values[values.contains("blockname") ? "blockname" : "switchname"];
     const std::string& nodes = values["nodes"];
@@ -85,14 +79,14 @@ class SwitchFile {
   }
 
   // The line's values, by their keys in lower case.
-  std::map<std::string, std::string> slurm_values(const Strings& words,
+  std::map<std::string, std::string> slurm_values(const StringViews& words,
                                                   const std::string& line) const {
     std::map<std::string, std::string> values;
-    for (const std::string& word : words) {
+    for (const std::string_view word : words) {
       const size_t equals = word.find('=');
       if (equals == npos || equals + 1 == word.size())
         fail("KEY=VALUE, as in SwitchName=leaf1 Nodes=a[1-4]", line);
-      values[lower_case(word.substr(0, equals))] = word.substr(equals + 1);
+      values[lower_case(std::string(word.substr(0, equals)))] = word.substr(equals + 1);
     }
     return values;
   }

@@ -68,20 +68,6 @@ fs::path device_folder(const std::string& sysroot, const std::string& pci) {
   return folder;
 }
 
-// Returns 4 for "16.0 GT/s PCIe": each generation has twice the speed of the one before.
-std::optional<int> pcie_generation(const std::string& speed) {
-  std::string number = speed.substr(0, speed.find(' '));
-  if (number.ends_with(".0"))
-    number.resize(number.size() - 2);
-  int generation = 0;
-  for (const char* const known : {"2.5", "5", "8", "16", "32", "64"}) {
-    ++generation;
-    if (number == known)
-      return generation;
-  }
-  return std::nullopt;
-}
-
 // The driver writes "ue: 0" and "ce: 0" into a file for each part of the GPU. The memory's file is
 // the one that matters to a job.
 std::optional<uint64_t> uncorrected_errors(const fs::path& folder) {

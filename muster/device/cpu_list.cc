@@ -34,9 +34,8 @@ Ints parse_cpu_list(std::string_view text) {
     const auto first = parse_number(piece.substr(0, dash), 0, kMaxNumber);
     if (!first)
       refuse_list(text);
-    const auto last = dash == std::string::npos
-                          ? first
-                          : parse_number(piece.substr(dash + 1), *first, kMaxNumber);
+    const auto last =
+        dash == npos ? first : parse_number(piece.substr(dash + 1), *first, kMaxNumber);
     if (!last)
       refuse_list(text);
     for (int cpu = *first; cpu <= *last; ++cpu)

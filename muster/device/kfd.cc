@@ -6,9 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <limits>
-#include <optional>
-#include <string_view>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -35,20 +32,15 @@ fs::path nodes_folder(const std::string& sysroot) {
   return sysroot + "/sys/class/kfd/kfd/topology/nodes";
 }
 
-// GPUs' ids and properties may take all of 64 bits.
-std::optional<uint64_t> parse_unsigned(std::string_view text) {
-  return parse_as<uint64_t>(text);
-}
-
 // Reads the lines "name value"; others are passed over.
 KfdProperties read_properties(const fs::path& path) {
   KfdProperties properties;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const size_t blank = line.find(' ');
-    if (blank == std::string::npos)
+    if (blank == npos)
       continue;
-    if (const auto value = parse_unsigned(trim(line.substr(blank + 1))))
+    if (const auto value = parse_as<uint64_t>(trim(line.substr(blank + 1))))
       properties[line.substr(0, blank)] = *value;
   }
   return properties;
@@ -117,7 +109,7 @@ std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links) {
     const fs::path node = nodes_folder(sysroot) / cat(number);
     // 0 is a CPU. A container that may not use a GPU cannot read its files, and ROCm leaves such a
     // GPU out too.
-    const auto gpu_id = parse_unsigned(read_line(node / "gpu_id"));
+    const auto gpu_id = parse_as<uint64_t>(read_line(node / "gpu_id"));
     if (!gpu_id || *gpu_id == 0)
       continue;
     KfdGpu gpu{
@@ -137,7 +129,7 @@ std::vector<GpuProcess> read_kfd_processes(const std::string& sysroot, uint64_t 
   std::vector<GpuProcess> processes;
   const fs::path folder = sysroot + "/sys/class/kfd/kfd/proc";
   for (const int pid : numbers_in_folder(folder)) {
-    const auto bytes = parse_unsigned(read_line(folder / cat(pid) / cat("vram_", gpu_id)));
+    const auto bytes = parse_as<uint64_t>(read_line(folder / cat(pid) / cat("vram_", gpu_id)));
     // Every process that opened the driver is listed for every GPU.
     if (bytes && *bytes > 0)
       processes.push_back({.pid = pid, .used_memory_bytes = *bytes});

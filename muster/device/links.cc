@@ -132,6 +132,12 @@ int nvlink_generation(const Gpu& gpu) {
   return 0;
 }
 
+std::optional<int> pcie_generation(std::string_view speed) {
+  constexpr double kSpeeds[] = {2.5, 5, 8, 16, 32, 64};
+  const auto place = index_with(kSpeeds, number_before_text(speed));
+  return place ? std::optional(*place + 1) : std::nullopt;
+}
+
 const Link* gpu_link(const Host& host, size_t from, size_t to) {
   const LinkMatrix& links = host.gpu_links;
   return from < links.size() && to < links[from].size() ? &links[from][to] : nullptr;

@@ -26,6 +26,9 @@ std::optional<Link> parse_link(std::string_view text);
 // the way is.
 double link_bandwidth(const Gpu& a, const Gpu& b, const Link& link);
 
+// The generation of PCIe whose lanes have this speed, as "16.0 GT/s PCIe"; nothing for other texts.
+std::optional<int> pcie_generation(std::string_view speed);
+
 // The NVLink generation of a compute capability or, without one, of a model's name; 0 when it has
 // none.
 int nvlink_generation(const Gpu& gpu);

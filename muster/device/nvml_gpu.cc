@@ -213,7 +213,7 @@ class Reader {
   static std::string profile_in(std::string_view name) {
     constexpr std::string_view kMark = " MIG ";
     const size_t at = name.find(kMark);
-    return at == std::string_view::npos ? "" : std::string(name.substr(at + kMark.size()));
+    return at == npos ? "" : std::string(name.substr(at + kMark.size()));
   }
 
   // The name is put together from what NVML says of the instance's size.

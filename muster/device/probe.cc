@@ -50,11 +50,8 @@ int cpu_slots(const ProbeOptions& options) {
 void append_links(LinkMatrix& gpu_links, const AmdReport& amd, size_t num_nvidia) {
   for (auto& row : gpu_links)
     row.resize(num_nvidia + amd.gpus.size());
-  for (const auto& links : amd.links) {
-    std::vector<Link> row(num_nvidia);
-    append_all(row, links);
-    gpu_links.push_back(std::move(row));
-  }
+  for (const auto& links : amd.links)
+    append_all(gpu_links.emplace_back(num_nvidia), links);
 }
 
 // NVIDIA's GPUs come first, AMD's after them.

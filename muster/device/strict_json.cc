@@ -186,13 +186,11 @@ int JsonObject::small_integer(const char* key, int least, int most) {
 }
 
 int JsonObject::small_integer_or(const char* key, int least, int fallback) {
-  return find(key) == nullptr ? fallback : small_integer(key, least);
+  return optional_integer(key, least).value_or(fallback);
 }
 
 uint64_t JsonObject::size_or(const char* key, uint64_t fallback) {
-  if (find(key) == nullptr)
-    return fallback;
-  return integer(key, 0, INT64_MAX);
+  return optional_size(key).value_or(fallback);
 }
 
 std::optional<int> JsonObject::optional_integer(const char* key, int least) {
@@ -204,7 +202,7 @@ std::optional<int> JsonObject::optional_integer(const char* key, int least) {
 std::optional<uint64_t> JsonObject::optional_size(const char* key) {
   if (find(key) == nullptr)
     return std::nullopt;
-  return size_or(key, 0);
+  return integer(key, 0, INT64_MAX);
 }
 
 std::optional<double> JsonObject::optional_number(const char* key) {

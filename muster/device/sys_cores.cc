@@ -7,7 +7,6 @@
 #include <ranges>
 #include <set>
 #include <tuple>
-#include <utility>
 
 #include "muster/base/folders.h"
 #include "muster/base/lookup.h"
@@ -65,9 +64,8 @@ int last_level_cache_or(const fs::path& folder, int fallback) {
 template <class Key>
 std::map<Key, int> numbers_of_keys(const std::set<Key>& keys) {
   std::map<Key, int> numbers;
-  int next = 0;
   for (const Key& key : keys)
-    numbers.emplace(key, next++);
+    numbers.emplace(key, int_size(numbers));
   return numbers;
 }
 

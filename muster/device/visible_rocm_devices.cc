@@ -28,10 +28,7 @@ struct Shown {
 };
 
 std::string upper(std::string_view text) {
-  std::string out(text);
-  std::transform(
-      out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::toupper(c); });
-  return out;
+  return mapped_to<std::string>(text, [](unsigned char c) { return std::toupper(c); });
 }
 
 // Returns the entries of a mask; a comma at its end begins no other.

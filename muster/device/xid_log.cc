@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -27,7 +26,7 @@ constexpr size_t kMostBytes = size_t{16} << 20;  // kernels keep less
 std::optional<std::pair<std::string_view, std::string_view>> cut_at(std::string_view text,
                                                                     std::string_view mark) {
   const size_t at = text.find(mark);
-  if (at == std::string_view::npos)
+  if (at == npos)
     return std::nullopt;
   return std::pair(text.substr(0, at), text.substr(at + mark.size()));
 }

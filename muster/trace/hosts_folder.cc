@@ -3,6 +3,7 @@
 #include "muster/trace/hosts_folder.h"
 
 #include <fcntl.h>
+#include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -101,7 +102,7 @@ std::string to_text(const LateRequest& request) {
 
 std::optional<LateRequest> late_request_from(const std::string& text) {
   Ints numbers;
-  for (const std::string& word : split(trim(text), ' ')) {
+  for (const std::string_view word : words_of(text)) {
     const auto number = parse_count(word);
     if (!number)
       return std::nullopt;

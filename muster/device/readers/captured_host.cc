@@ -61,7 +61,7 @@ void check_count(const std::string& what, const char* things, size_t count, size
 std::string host_name_of(const std::string& path) {
   std::string name = path.substr(path.find_last_of('/') + 1);
   const size_t dot = name.find_last_of('.');
-  if (dot != std::string::npos && dot > 0)
+  if (dot != npos && dot > 0)
     name.resize(dot);
   name.resize(std::min(name.size(), kMaxHostNameBytes));
   const auto may_stand = [](char c) {

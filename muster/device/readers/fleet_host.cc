@@ -78,10 +78,7 @@ std::string cpus_of(const Host& host, int node) {
 
 // GPUs are near to the CPUs of their own node.
 void add_gpus(const FleetHost& wanted, Host& host) {
-  Strings cpus;
-  cpus.reserve(wanted.numa);
-  for (int node = 0; node < wanted.numa; ++node)
-    cpus.push_back(cpus_of(host, node));
+  const Strings cpus = mapped_indices(wanted.numa, [&](int node) { return cpus_of(host, node); });
   const int count = int_size(wanted.gpus);
   for (int i = 0; i < count; ++i) {
     const int node = block_of(i, count, wanted.numa);

@@ -120,7 +120,7 @@ class FleetReader {
   // Dots count outside texts and comments alone: each makes a table inside the one before it.
   void check_line(std::string_view line, size_t number) const {
     for (const char* const quotes : {R"(""")", "'''"}) {
-      if (const size_t at = line.find(quotes); at != std::string_view::npos)
+      if (const size_t at = line.find(quotes); at != npos)
         fail(position(number, at + 1), "text on one line", quotes);
     }
     constexpr const char* kMarks = "\"'.#";

@@ -11,6 +11,7 @@
 
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
@@ -25,16 +26,8 @@ constexpr double kMaxLinks = 1024;  // between two GPUs
 
 // Returns the words in all children called `name`: hwloc breaks long lists over several elements.
 StringViews words_in(xml_node matrix, const char* name) {
-  StringViews words;
-  for (const xml_node child : matrix.children(name)) {
-    const std::string_view text = child.text().get();
-    for (size_t at = text.find_first_not_of(" \t\r\n"); at != std::string_view::npos;) {
-      const size_t end = std::min(text.find_first_of(" \t\r\n", at), text.size());
-      words.push_back(text.substr(at, end - at));
-      at = text.find_first_not_of(" \t\r\n", end);
-    }
-  }
-  return words;
+  return concatenated(matrix.children(name),
+                      [](xml_node child) { return words_of(child.text().get()); });
 }
 
 // Returns those words as numbers; "OSDev:802" counts as 802.
@@ -47,8 +40,7 @@ std::vector<int64_t> numbers_in(const XmlFile& file,
     const auto value = parse_int(word.substr(word.find(':') + 1));
     if (!value || *value < 0)
       file.fail(matrix.child(name), "numbers", word);
-    if (numbers.size() == most)
-      file.fail(matrix.child(name), cat("at most ", most, " numbers"), "more");
+    file.check_room(numbers, most, "numbers", matrix.child(name));
     numbers.push_back(*value);
   }
   return numbers;
@@ -97,11 +89,11 @@ class Bandwidths {
     std::vector<bool> is_switch = matrix.may_be_switch;
     for (const size_t i : indices_of(gpus)) {
       for (const int64_t number : gpus[i].object_numbers) {
-        const auto found = row_of.find(number);
-        if (found == row_of.end())
+        const size_t* const row = value_at(row_of, number);
+        if (row == nullptr)
           continue;
-        rows_[i] = found->second;
-        is_switch[found->second] = false;
+        rows_[i] = *row;
+        is_switch[*row] = false;
       }
     }
     for (const size_t i : indices_of(gpus)) {

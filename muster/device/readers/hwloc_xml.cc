@@ -93,8 +93,7 @@ class HwlocReader {
     if (std::string_view(file_.root().name()) != "topology" || !file_.root().child("object")) {
       file_.fail(file_.root(), "<topology> with an <object>", cat("<", file_.root().name(), ">"));
     }
-    const double version = leading_number(file_.root(), "version");
-    rdma_is_a_bit_ = version >= 3;
+    rdma_is_a_bit_ = number_before_text(file_.root().attribute("version").value()) >= 3;
     for (const xml_node machine : file_.root().children("object"))
       read_machine(machine);
     if (num_cpus_ == 0) {
@@ -230,11 +229,7 @@ class HwlocReader {
   void read_pci_device(xml_node object, const Place& place) {
     const PciType type = parse_pci_type(object.attribute("pci_type").value());
     HwlocDevice device{.place = tree_.add(place.node, LinkKind::pix)};
-    const char* const address = object.attribute("pci_busid").value();
-    const auto pci = parse_pci_address(address);
-    if (!pci)
-      file_.fail(object, "pci_busid= a PCI address", address);
-    device.gpu.pci = *pci;
+    device.gpu.pci = file_.pci_address(object, "pci_busid");
     device.gpu.numa_node = place.numa_node;
     note_number(object, device);
     bool managed = false;  // the vendor's library knows it
@@ -315,7 +310,7 @@ class HwlocReader {
   // The speed is what the link carried at that moment, in GB/s after encoding. Idle devices lower
   // it, so it is believed only where it is that of 16 lanes of generation 3 or more.
   static void read_slot(xml_node object, Gpu& gpu) {
-    const double speed = leading_number(object, "pci_link_speed");
+    const double speed = number_before_text(object.attribute("pci_link_speed").value());
     for (int generation = 3; generation <= 5; ++generation) {
       const double full = 16 * 8.0 / 8 * 128 / 130 * (1 << (generation - 3));
       if (std::abs(speed - full) > 0.02 * full)

@@ -154,18 +154,9 @@ class NcclReader {
       read_nics(above, place);  // NICs with no PCI device of their own
   }
 
-  // Every device needs an address, because links name their other end by it.
-  PciAddress address(xml_node node, const char* attribute) const {
-    const auto pci = parse_pci_address(node.attribute(attribute).value());
-    if (!pci)
-      file_.fail(node, cat(attribute, "= a PCI address"), node.attribute(attribute).value());
-    return *pci;
-  }
-
   // The PCI device says which model it is; its <gpu>, where there is one, says the rest.
   void read_gpu(xml_node pci, size_t place) {
-    if (gpus_.size() == kMaxHostDevices)
-      file_.fail(pci, cat("at most ", kMaxHostDevices, " GPUs"), "more");
+    file_.check_room(gpus_, kMaxHostDevices, "GPUs", pci);
     FoundGpu found{.place = place, .node = pci};
     Gpu& gpu = found.gpu;
     const uint32_t vendor = hex(pci, "vendor");
@@ -174,7 +165,7 @@ class NcclReader {
     }
     if (vendor == kPciVendorAmd)
       gpu.vendor = Vendor::amd;
-    gpu.pci = address(pci, "busid");
+    gpu.pci = file_.pci_address(pci, "busid");
     gpu.numa_node = numa_node_;
     gpu.near_cpus = near_cpus_;
     read_slot(pci, gpu);
@@ -205,13 +196,8 @@ class NcclReader {
 
   // Reads "16 GT/s", "32.0 GT/s PCIe": each generation doubles. Source: PCI-SIG.
   void read_slot(xml_node pci, Gpu& gpu) const {
-    const double speed = leading_number(pci, "link_speed");
-    int generation = 0;
-    for (const double known : {2.5, 5., 8., 16., 32., 64.}) {
-      ++generation;
-      if (speed == known)
-        gpu.pcie_generation = generation;
-    }
+    if (const auto generation = pcie_generation(pci.attribute("link_speed").value()))
+      gpu.pcie_generation = generation;
     const int width = file_.small_integer(pci, "link_width", 0, 64).value_or(0);
     if (width > 0)
       gpu.pcie_width = width;
@@ -245,11 +231,10 @@ class NcclReader {
 
   // A card without a name goes by its address.
   void add_nic(xml_node at, const std::string& name, size_t place) {
-    if (nics_.size() == kMaxHostDevices)
-      file_.fail(at, cat("at most ", kMaxHostDevices, " NICs"), "more");
+    file_.check_room(nics_, kMaxHostDevices, "NICs", at);
     FoundNic found{.place = place};
     if (at.attribute("busid"))
-      found.nic.pci = address(at, "busid");
+      found.nic.pci = file_.pci_address(at, "busid");
     found.nic.name = text_or(name, found.nic.pci.value);
     found.nic.numa_node = numa_node_;
     nics_.push_back(std::move(found));
@@ -343,9 +328,7 @@ std::vector<std::vector<xml_node>> cpus_by_host(const XmlFile& file) {
 std::vector<Host> nccl_topology_hosts(const std::string& text, const std::string& source) {
   const std::string what = cat("inventory ", source);
   const XmlFile file(text, what);
-  if (std::string_view(file.root().name()) != "system") {
-    file.fail(file.root(), "<system>", cat("<", file.root().name(), ">"));
-  }
+  file.check_root("system");
   const std::string name = host_name_of(source);
   const auto groups = cpus_by_host(file);
   std::vector<Host> hosts;

@@ -53,14 +53,10 @@ std::string without_escapes(std::string_view line) {
 }
 
 // Returns the words of a line with their places.
-std::vector<Cell> words_of(const std::string& line) {
-  std::vector<Cell> words;
-  for (size_t at = line.find_first_not_of(" \t"); at != std::string::npos;) {
-    const size_t end = std::min(line.find_first_of(" \t", at), line.size());
-    words.push_back({line.substr(at, end - at), at});
-    at = line.find_first_not_of(" \t", end);
-  }
-  return words;
+std::vector<Cell> cells_of(const std::string& line) {
+  return mapped(words_of(line), [&](std::string_view word) {
+    return Cell{std::string(word), static_cast<size_t>(word.data() - line.data())};
+  });
 }
 
 // "GPU-" begins a UUID and is no number.
@@ -98,7 +94,7 @@ class TopoReader {
   Host read() {
     read_header();
     for (; line_ < lines_.size() && matrix_.size() < columns_.size(); ++line_) {
-      const std::vector<Cell> words = words_of(lines_[line_]);
+      const std::vector<Cell> words = cells_of(lines_[line_]);
       if (!words.empty())
         read_row(words);
     }
@@ -148,12 +144,12 @@ class TopoReader {
   // The header is the line above the first row, blank ones aside.
   void find_header() {
     const auto row = std::ranges::find_if(
-        lines_, [](const std::string& line) { return is_row(words_of(line)); });
+        lines_, [](const std::string& line) { return is_row(cells_of(line)); });
     line_ = row - lines_.begin();
     if (line_ == lines_.size() || line_ == 0)
       fail(0, "a header and rows as of nvidia-smi topo -m", "none");
     --line_;
-    while (line_ > 0 && words_of(lines_[line_]).empty())
+    while (line_ > 0 && cells_of(lines_[line_]).empty())
       --line_;
   }
 
@@ -162,7 +158,7 @@ class TopoReader {
   void read_header() {
     find_header();
     const std::string& header = lines_[line_];
-    const std::vector<Cell> words = words_of(header);
+    const std::vector<Cell> words = cells_of(header);
     const auto tail = std::ranges::find(words, "CPU", &Cell::text);
     columns_ = mapped(std::ranges::subrange(words.begin(), tail), &Cell::text);
     std::string_view before;
@@ -247,7 +243,7 @@ class TopoReader {
   std::vector<Cell> tail_cells(const std::vector<Cell>& words) const {
     const std::string& line = lines_[line_];
     const size_t from = words[columns_.size()].at;
-    if (line.find('\t', from) != std::string::npos) {
+    if (line.find('\t', from) != npos) {
       Strings pieces = split(std::string_view(line).substr(from), '\t');
       pieces.resize(tail_.size() + 1);  // the first is the last link
       return mapped_indices(tail_.size(),
@@ -274,7 +270,7 @@ class TopoReader {
   void expect_no_other() {
     for (; line_ < lines_.size(); ++line_) {
       const size_t at = lines_[line_].find("CPU Affinity");
-      if (at != std::string::npos)
+      if (at != npos)
         fail(at, "one matrix in a file (several go into a folder, a file each)", "a second one");
     }
   }
@@ -286,9 +282,9 @@ class TopoReader {
     for (line_ = 0; line_ < lines_.size(); ++line_) {
       const std::string_view line = trim(lines_[line_]);
       const size_t colon = line.find(':');
-      if (line.starts_with("NIC") && colon != std::string_view::npos) {
+      if (line.starts_with("NIC") && colon != npos) {
         nics[std::string(line.substr(0, colon))] = clean_text(line.substr(colon + 1));
-      } else if (line.starts_with("GPU ") && colon != std::string_view::npos) {
+      } else if (line.starts_with("GPU ") && colon != npos) {
         gpu = read_listed_gpu(line, colon);
       } else if (line.starts_with("MIG ") && gpu != nullptr) {
         read_listed_mig(line, *gpu);
@@ -303,7 +299,7 @@ class TopoReader {
   std::string uuid_in(std::string_view line, const char* prefix) const {
     constexpr std::string_view kMark = "(UUID: ";
     std::string uuid;
-    if (const size_t at = line.find(kMark); at != std::string_view::npos) {
+    if (const size_t at = line.find(kMark); at != npos) {
       const std::string_view behind = line.substr(at + kMark.size());
       uuid = clean_text(behind.substr(0, behind.find(')')));
     }
@@ -318,9 +314,9 @@ class TopoReader {
     const auto index = parse_int(line.substr(4, colon - 4));
     if (!index)
       return nullptr;
-    const auto gpu = std::ranges::find(
-        host_.gpus, *index, [](const Gpu& candidate) { return candidate.index.value; });
-    if (gpu == host_.gpus.end())
+    Gpu* const gpu = element_where(
+        host_.gpus, [&](const Gpu& candidate) { return candidate.index.value == *index; });
+    if (gpu == nullptr)
       fail(0, "a GPU that has a row in the matrix", line);
     const std::string_view behind = line.substr(colon + 1);
     const std::string product = clean_text(behind.substr(0, behind.find(" (UUID")));
@@ -330,18 +326,18 @@ class TopoReader {
     gpu->compute_capability = compute_capability_of(product);
     if (has_text(line, "(UUID"))
       gpu->uuid.value = uuid_in(line, "GPU-");
-    return &*gpu;
+    return gpu;
   }
 
   // Reads "MIG 3g.20gb     Device  0: (UUID: MIG-…)"; the profile's name holds the memory.
   void read_listed_mig(std::string_view line, Gpu& gpu) const {
-    const std::vector<Cell> words = words_of(std::string(line));
+    const std::vector<Cell> words = cells_of(std::string(line));
     if (words.size() < 2)
       return;
     MigInstance instance{.uuid = {uuid_in(line, "MIG-")}, .profile = clean_text(words[1].text)};
     const std::string& profile = instance.profile;
     const size_t dot = profile.rfind('.');
-    if (dot != std::string::npos && profile.ends_with("gb")) {
+    if (dot != npos && profile.ends_with("gb")) {
       const uint64_t gib =
           parse_number(profile.substr(dot + 1, profile.size() - dot - 3), 1, kMaxNumber)
               .value_or(0);
@@ -379,14 +375,10 @@ class TopoReader {
 
 // Only lines with a GPU are cut into words, because the text may be anything.
 bool is_nvidia_smi_topo(std::string_view text) {
-  for (size_t from = 0; from < text.size();) {
-    const size_t to = std::min(text.find('\n', from), text.size());
-    const std::string_view line = text.substr(from, std::min(to - from, kMaxLine));
-    if (has_text(line, "GPU") && is_row(words_of(without_escapes(line))))
-      return true;
-    from = to + 1;
-  }
-  return false;
+  return any_of(std::views::split(text, '\n'), [](const auto& part) {
+    const auto line = std::string_view(part.begin(), part.end()).substr(0, kMaxLine);
+    return has_text(line, "GPU") && is_row(cells_of(without_escapes(line)));
+  });
 }
 
 Host nvidia_smi_topo_host(const std::string& text, const std::string& source) {

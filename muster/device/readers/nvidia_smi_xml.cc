@@ -97,11 +97,7 @@ class GpuReader {
     gpu_.model = text("product_name");
     gpu_.uuid.value = text("uuid");
     gpu_.compute_capability = compute_capability_of(gpu_.model);
-    const char* const address = node_.attribute("id").value();
-    const auto pci = parse_pci_address(address);
-    if (!pci)
-      file_.fail(node_, "id= a PCI address", address);
-    gpu_.pci = *pci;
+    gpu_.pci = file_.pci_address(node_, "id");
   }
 
   // A GPU that does not answer is kept with what nvidia-smi says, and has no UUID.
@@ -164,10 +160,12 @@ class GpuReader {
       if (const auto count = number(errors.first_element_by_path(path), "", 1e15))
         sum = sum.value_or(0) + *count;
     };
-    add("dram_uncorrectable");
-    add("sram_uncorrectable");
-    add("sram_uncorrectable_parity");
-    add("sram_uncorrectable_secded");
+    for (const char* const path : {"dram_uncorrectable",
+                                   "sram_uncorrectable",
+                                   "sram_uncorrectable_parity",
+                                   "sram_uncorrectable_secded"}) {
+      add(path);
+    }
     if (!sum)
       add("double_bit/total");
     if (sum)
@@ -181,8 +179,7 @@ class GpuReader {
     for (const xml_node device : devices)
       ++sharers[gpu_instance_of(device)];
     for (const xml_node device : devices) {
-      if (gpu_.mig.size() == kMaxHostDevices)
-        file_.fail(device, cat("at most ", kMaxHostDevices, " MIG devices"), "more");
+      file_.check_room(gpu_.mig, kMaxHostDevices, "MIG devices", device);
       gpu_.mig.push_back(mig_instance(device, sharers[gpu_instance_of(device)] == 1));
     }
   }
@@ -272,14 +269,11 @@ void note_left_out_gpus(const XmlFile& file, Host& host) {
 Host nvidia_smi_xml_host(const std::string& text, const std::string& source) {
   const std::string what = cat("inventory ", source);
   const XmlFile file(text, what);
-  if (std::string_view(file.root().name()) != "nvidia_smi_log") {
-    file.fail(file.root(), "<nvidia_smi_log>", cat("<", file.root().name(), ">"));
-  }
+  file.check_root("nvidia_smi_log");
   Host host{.name = host_name_of(source)};
   host.driver_version = clean_text(file.root().child("driver_version").text().get());
   for (const xml_node node : file.root().children("gpu")) {
-    if (host.gpus.size() == kMaxHostDevices)
-      file.fail(node, cat("at most ", kMaxHostDevices, " GPUs"), "more");
+    file.check_room(host.gpus, kMaxHostDevices, "GPUs", node);
     host.gpus.push_back(GpuReader(file, node).read(int_size(host.gpus)));
   }
   note_left_out_gpus(file, host);

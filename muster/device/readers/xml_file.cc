@@ -3,8 +3,6 @@
 #include "muster/device/readers/xml_file.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -18,14 +16,6 @@ constexpr int64_t kMaxMarks = 2'000'000;  // of '<' and of '=': they bound what 
 constexpr size_t kMaxDepth = 128;
 
 }  // namespace
-
-double leading_number(xml_node node, const char* attribute) {
-  const std::string_view text = node.attribute(attribute).value();
-  double number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
-}
-
 XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text), what_(what) {
   check_bounds();
   const pugi::xml_parse_result result = document_.load_buffer(
@@ -131,6 +121,19 @@ std::optional<int> XmlFile::small_integer(xml_node node,
   if (!value)
     return std::nullopt;
   return static_cast<int>(*value);
+}
+
+PciAddress XmlFile::pci_address(xml_node node, const char* attribute) const {
+  const char* const text = node.attribute(attribute).value();
+  const auto address = parse_pci_address(text);
+  if (!address)
+    fail(node, cat(attribute, "= a PCI address"), text);
+  return *address;
+}
+
+void XmlFile::check_root(std::string_view name) const {
+  if (root().name() != name)
+    fail(root(), cat("<", name, ">"), cat("<", root().name(), ">"));
 }
 
 }  // namespace muster

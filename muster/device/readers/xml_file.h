@@ -9,13 +9,12 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/strings.h"
+#include "muster/device/inventory.h"
+
 namespace muster {
 
 using pugi::xml_node;
-
-// The number that the attribute begins with, as 16 of "16 GT/s", in whatever locale a program has
-// set; 0 where it begins with none.
-double leading_number(xml_node node, const char* attribute);
 
 class XmlFile {
  public:
@@ -36,6 +35,18 @@ class XmlFile {
                                  int64_t least,
                                  int64_t most) const;
   std::optional<int> small_integer(xml_node node, const char* attribute, int least, int most) const;
+
+  // The attribute as the address of a PCI device. Throws: invalid_argument when it is none.
+  PciAddress pci_address(xml_node node, const char* attribute) const;
+
+  // Throws: invalid_argument, naming `at`, where a list of `things` has `most` already.
+  void check_room(const auto& list, size_t most, const char* things, xml_node at) const {
+    if (list.size() >= most)
+      fail(at, cat("at most ", most, " ", things), "more");
+  }
+
+  // Throws: invalid_argument where the document's element has another name.
+  void check_root(std::string_view name) const;
 
  private:
   void check_bounds() const;

@@ -20,7 +20,7 @@ bool is_name_character(char c) {
 // Returns the place behind the first `mark` from `at` on; npos when there is none.
 size_t behind(std::string_view text, std::string_view mark, size_t at) {
   const size_t found = text.find(mark, at);
-  return found == std::string_view::npos ? found : found + mark.size();
+  return found == npos ? found : found + mark.size();
 }
 
 // Returns where the item that begins at `text[at]` ("<?", "<!--", "<!DOCTYPE") ends; npos when it
@@ -32,7 +32,7 @@ size_t end_of_prolog_item(std::string_view text, size_t at) {
   if (item.starts_with("<!--"))
     return behind(text, "-->", at);
   const size_t subset = text.find_first_of("[>", at);
-  if (subset != std::string_view::npos && text[subset] == '[')
+  if (subset != npos && text[subset] == '[')
     return behind(text, "]>", subset);
   return behind(text, ">", at);
 }
@@ -43,12 +43,12 @@ std::string xml_root_name(std::string_view text) {
   text = without_byte_order_mark(text);
   for (size_t at = 0;;) {
     at = text.find_first_not_of(" \t\r\n", at);
-    if (at == std::string_view::npos || text[at] != '<')
+    if (at == npos || text[at] != '<')
       return {};
     const std::string_view item = text.substr(at);
     if (item.starts_with("<?") || item.starts_with("<!")) {
       at = end_of_prolog_item(text, at);
-      if (at == std::string_view::npos)
+      if (at == npos)
         return {};
       continue;
     }
