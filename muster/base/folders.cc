@@ -28,8 +28,8 @@ std::vector<fs::path> paths_in(const fs::path& folder) {
 }
 
 Ints numbers_in_folder(const fs::path& folder) {
-  auto numbers = mapped_some(
-      paths_in(folder), [](const fs::path& path) { return parse_count(path.filename().string()); });
+  auto numbers = mapped_some(paths_in(folder),
+                             [](const fs::path& path) { return parse_count(file_name(path)); });
   std::ranges::sort(numbers);
   return numbers;
 }

@@ -3,6 +3,7 @@
 // value that may not be there. `json_text` is a value as text. For sources of JSON objects.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -28,8 +29,8 @@ std::string text_or_empty(const Json& value, const char* key) {
   return found.is_string() ? found.template get<std::string>() : std::string();
 }
 
-// As {"step", or_null<Json>(rank.step)}.
-template <class Json, class Value>
+// As {"step", or_null(rank.step)}.
+template <class Json = nlohmann::ordered_json, class Value>
 Json or_null(const std::optional<Value>& value) {
   return value ? Json(*value) : Json(nullptr);
 }

@@ -191,7 +191,7 @@ ordered_json metric_json(const std::optional<CheckpointMetric>& metric) {
     return {};
   return {{"name", metric->name},
           {"larger_is_better", metric->larger_is_better},
-          {"value", or_null<ordered_json>(metric->value)}};
+          {"value", or_null(metric->value)}};
 }
 
 }  // namespace
@@ -237,14 +237,14 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
   for (const auto& row : listed) {
     ordered_json item = {{"step", row.step},
                          {"path", row.path},
-                         {"serial", or_null<ordered_json>(row.serial)},
+                         {"serial", or_null(row.serial)},
                          {"parent", nullptr},
                          {"abandoned", row.is_abandoned},
                          {"written_seconds", row.written_seconds},
                          {"bytes", row.bytes},
                          {"world_size", nullptr},
-                         {"epoch", or_null<ordered_json>(row.epoch)},
-                         {"samples_seen", or_null<ordered_json>(row.samples_seen)},
+                         {"epoch", or_null(row.epoch)},
+                         {"samples_seen", or_null(row.samples_seen)},
                          {"metric", metric_json(row.metric)},
                          {"best", row.is_best},
                          {"whole", row.problem.empty()}};

@@ -49,7 +49,7 @@ std::optional<std::string> next_report_in(Store& store, int64_t number) {
 template <class Read>
 int64_t read_log(Store& store, const char* log, const Read& read) {
   const int64_t size = store.add(log_size_key(log), 0);
-  KeptEntries entries = KeptEntries::from_text(store.values({kept_entries_key(log)})[0]);
+  KeptEntries entries = KeptEntries::from_text(store.value(kept_entries_key(log)));
   const int64_t listed_up_to = std::max(size, entries.from_here_on() - 1);
   for (;;) {
     const std::vector<int64_t> numbers = entries.take(kReadAtATime);
@@ -65,8 +65,7 @@ int64_t read_log(Store& store, const char* log, const Read& read) {
 }
 
 // Thrown when another host has taken this one's part.
-class Deposed : public Error {
- public:
+struct Deposed : Error {
   Deposed() : Error(ErrorCode::failed_precondition, "another host coordinates this job now") {}
 };
 
@@ -165,7 +164,7 @@ Orders CoordinatorThread::next_orders() {
 bool CoordinatorThread::is_stop_reported() const {
   try {
     for (int64_t number = next_report_;; ++number) {
-      const auto text = store_->values({log_entry_key(kReports, number)})[0];
+      const auto text = store_->value(log_entry_key(kReports, number));
       if (!text)
         return false;
       if (report_from_text(*text).kind == Report::Kind::stop)
@@ -245,7 +244,7 @@ void CoordinatorThread::tell_age() {
 // As the coordinator before told it last, and the time since, which only the hosts' clocks know:
 // where they differ, or one has jumped, it is at most the time that a takeover takes.
 milliseconds CoordinatorThread::age_of_job() const {
-  const Strings told = split(store_->values({kAge}).at(0).value_or("0 0"), ' ');
+  const Strings told = split(store_->value(kAge).value_or("0 0"), ' ');
   const milliseconds age(parse_int(told.front()).value_or(0));
   const milliseconds then(parse_int(told.back()).value_or(0));
   const milliseconds most = options_.silence.is_gone_after() + 2 * options_.silence.step();

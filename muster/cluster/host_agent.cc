@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +15,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/fnv.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/shell.h"
 #include "muster/base/shown_text.h"
@@ -64,7 +64,7 @@ Command command_of(const LaunchOptions& options) {
   uint64_t digest = kFnvStart;
   for (const std::string& word : std::span(words).subspan(at + 1))
     digest = fnv1a(word + '\n', digest);
-  return {std::filesystem::path(words.at(at)).filename().string(), cat(digest)};
+  return {file_name(words.at(at)), cat(digest)};
 }
 
 // How this host's command differs from the first one's of the job.

@@ -5,13 +5,13 @@
 
 #include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/stored_plan.h"
@@ -55,8 +55,7 @@ std::function<RoundHosts()> asking_for_all(const Order& order,
   const std::string rank_0 = activity_path(work_dir, attempt_of(order.round), 0);
   return [order, store, rank_0, plan_file] {
     const WholeRound whole = read_whole(*store, order);
-    std::error_code error;
-    if (!std::filesystem::exists(rank_0, error))
+    if (!path_exists(rank_0))
       plan_file->write_later(order.round, whole.plan);
     return hosts_of(whole);
   };

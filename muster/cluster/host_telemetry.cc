@@ -16,7 +16,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -30,10 +29,12 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/file_age.h"
+#include "muster/base/folders.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/late_requests.h"
 #include "muster/launch/job_setup.h"
@@ -103,7 +104,7 @@ std::string events_list_key(const std::string& host) {
 
 // The value, which is removed; nothing if there is none.
 std::optional<std::string> take_value(Store& store, const std::string& key) {
-  auto value = store.values({key})[0];
+  auto value = store.value(key);
   if (value)
     store.remove(key);
   return value;
@@ -129,7 +130,7 @@ void remove_requests(Store& store, const std::string& host, int64_t last) {
 
 // An asker may be gone when the host leaves.
 void note_asker(Store& store, const std::string& host, const std::string& asker) {
-  const std::string known = store.values({askers_key(host)})[0].value_or("");
+  const std::string known = store.value(askers_key(host)).value_or("");
   if (!contains(split(known, '\n'), asker))
     store.set(askers_key(host), cat(known, asker, "\n"));
 }
@@ -140,9 +141,8 @@ bool is_in(const RankRange& ranks, int rank) {
 }
 
 Ints numbers_in(const RankRange& ranks) {
-  Ints numbers(ranks.count);
-  std::iota(numbers.begin(), numbers.end(), static_cast<int>(ranks.first));
-  return numbers;
+  const int first = ranks.first;
+  return mapped_indices(int(ranks.count), [&](int place) { return first + place; });
 }
 
 // Whether a waiting rank of this host has just described the late one.
@@ -436,10 +436,9 @@ bool HostTelemetry::is_first() const {
 // Whether this host writes into the first host's folder: rank 0, which runs there, has left files
 // here.
 bool HostTelemetry::shares_folder(int attempt) const {
-  std::error_code error;
   const std::string& folder = state_->options.run_dir;
-  return fs::exists(activity_path(folder, attempt, 0), error) ||
-         fs::exists(cat(folder, "/trace/", attempt, "/0"), error);
+  return path_exists(activity_path(folder, attempt, 0)) ||
+         path_exists(cat(folder, "/trace/", attempt, "/0"));
 }
 
 void HostTelemetry::leave(int attempt) {

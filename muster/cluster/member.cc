@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <utility>
@@ -206,7 +205,7 @@ void Member::elect() {
     return;
   }
   const std::string key = sign_of_life_key(chosen);
-  const std::string sign = store_->values({key})[0].value_or("");
+  const std::string sign = store_->value(key).value_or("");
   if (chosen != coordinator_ || sign != coordinators_sign_) {
     coordinator_ = chosen;
     coordinators_sign_ = sign;

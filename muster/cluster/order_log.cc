@@ -32,16 +32,13 @@ std::string part_key(const std::string& place, int64_t part) {
 Strings keys_of_parts(std::string_view entry) {
   const std::string_view words = entry.substr(kInParts.size());
   const size_t blank = words.find(' ');
-  const auto count =
-      blank == words.npos ? std::nullopt : parse_int(std::string(words.substr(blank + 1)));
+  const auto count = blank == npos ? std::nullopt : parse_int(words.substr(blank + 1));
   constexpr int64_t kMostParts = 4096;
   if (!count || *count < 1 || *count > kMostParts) {
     throw invalid_argument("order: expected the number of its parts, got '", printable(entry), "'");
   }
-  Strings keys;
-  for (int64_t part = 0; part < *count; ++part)
-    keys.push_back(part_key(std::string(words.substr(0, blank)), part));
-  return keys;
+  const std::string place(words.substr(0, blank));
+  return mapped_indices(*count, [&](int64_t part) { return part_key(place, part); });
 }
 
 // The entry that names the parts.

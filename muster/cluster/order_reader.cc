@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/mapped.h"
 #include "muster/cluster/messages.h"
 
 namespace muster {
@@ -23,9 +24,8 @@ void OrderReader::pass() {
 
 // Those that are there from next_ on, without a gap.
 Strings OrderReader::several(Store& store) const {
-  Strings keys;
-  for (int64_t i = 0; i < std::min(in_a_row_, kMostAtATime); ++i)
-    keys.push_back(log_entry_key(kOrders, next_ + i));
+  const Strings keys = mapped_indices(std::min(in_a_row_, kMostAtATime),
+                                      [&](int64_t i) { return log_entry_key(kOrders, next_ + i); });
   Strings entries;
   for (auto& entry : store.values(keys)) {
     if (!entry)

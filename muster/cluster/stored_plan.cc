@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,10 +45,7 @@ Strings keys_of_bucket(const StoredPlan& stored, int64_t bucket) {
         "order: expected up to ", kMostPieces, " pieces of its plan, got ", pieces);
   if (pieces == 0)
     return {key};
-  Strings keys;
-  for (int piece = 0; piece < pieces; ++piece)
-    keys.push_back(cat(key, "/", piece));
-  return keys;
+  return mapped_indices(pieces, [&](int piece) { return cat(key, "/", piece); });
 }
 
 void write_bucket(Store& store, StoredPlan& stored, int64_t bucket, const std::string& text) {

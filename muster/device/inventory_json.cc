@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -55,16 +54,16 @@ Json to_json(const Gpu& gpu) {
           {"memory_total_bytes", told_bytes(gpu.memory_total_bytes, gpu.memory_total_bytes)},
           {"memory_free_bytes", told_bytes(gpu.memory_free_bytes, gpu.memory_total_bytes)},
           {"c2c", gpu.c2c},
-          {"utilization_percent", or_null<Json>(gpu.utilization_percent)},
-          {"temperature_celsius", or_null<Json>(gpu.temperature_celsius)},
-          {"power_watts", or_null<Json>(gpu.power_watts)},
-          {"power_limit_watts", or_null<Json>(gpu.power_limit_watts)},
-          {"ecc_uncorrected_errors", or_null<Json>(gpu.ecc_uncorrected_errors)},
+          {"utilization_percent", or_null(gpu.utilization_percent)},
+          {"temperature_celsius", or_null(gpu.temperature_celsius)},
+          {"power_watts", or_null(gpu.power_watts)},
+          {"power_limit_watts", or_null(gpu.power_limit_watts)},
+          {"ecc_uncorrected_errors", or_null(gpu.ecc_uncorrected_errors)},
           {"repair_pending", gpu.repair_pending},
           {"compute_capability", gpu.compute_capability},
-          {"pcie_generation", or_null<Json>(gpu.pcie_generation)},
-          {"pcie_width", or_null<Json>(gpu.pcie_width)},
-          {"numa_node", or_null<Json>(gpu.numa_node)},
+          {"pcie_generation", or_null(gpu.pcie_generation)},
+          {"pcie_width", or_null(gpu.pcie_width)},
+          {"numa_node", or_null(gpu.numa_node)},
           {"near_cpus", gpu.near_cpus},
           {"mig_enabled", gpu.mig_enabled},
           {"mig", std::move(mig)},
@@ -73,7 +72,7 @@ Json to_json(const Gpu& gpu) {
 }
 
 Json to_json(const Nic& nic) {
-  return {{"name", nic.name}, {"pci", nic.pci.value}, {"numa_node", or_null<Json>(nic.numa_node)}};
+  return {{"name", nic.name}, {"pci", nic.pci.value}, {"numa_node", or_null(nic.numa_node)}};
 }
 
 // A row of links is one text, "X NV18 SYS", so that people can read the matrix.

@@ -201,7 +201,7 @@ Strings files_in(const std::string& path) {
   Strings files;
   std::error_code error;
   for (const std::filesystem::path& entry : paths_in(path, error)) {
-    const bool hidden = entry.filename().string().starts_with('.');
+    const bool hidden = file_name(entry).starts_with('.');
     if (!hidden && std::filesystem::is_regular_file(entry))
       files.push_back(entry);
   }

@@ -2,6 +2,7 @@
 // on the launch's time, with what it ended of. A launch is one `muster run`; it makes a new attempt
 // whenever it starts its ranks again.
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "muster/base/contains.h"
@@ -102,13 +103,15 @@ std::string attempt_row(const AttemptRecord& attempt, const Stretch& all, bool g
 std::string attempt_rows(const LaunchRecord& launch, bool goes_on) {
   const Stretch all = stretch_of(launch);
   const size_t count = launch.attempts.size();
-  const size_t first = count > kMostTracks ? count - kMostTracks : 0;
+  const size_t shown = std::min(count, kMostTracks);
   std::string html = "<div class=\"rows\">\n";
-  for (size_t i = first; i < count; ++i)
-    html += attempt_row(launch.attempts[i], all, goes_on);
+  for (const AttemptRecord& attempt : std::span(launch.attempts).last(shown))
+    html += attempt_row(attempt, all, goes_on);
   html += cat(html_scale(all.ended - all.began), "</div>\n");
-  if (first > 0)
-    html = cat("<p class=\"soft small\">", first, " earlier attempts are not shown.</p>\n", html);
+  if (shown < count) {
+    html = cat(
+        "<p class=\"soft small\">", count - shown, " earlier attempts are not shown.</p>\n", html);
+  }
   return html;
 }
 
@@ -134,12 +137,11 @@ std::string attempts_section(const JobRun& run) {
   const auto& launches = run.record.launches;
   if (launches.empty())
     return {};
-  const size_t first =
-      launches.size() > kMostLaunchesShown ? launches.size() - kMostLaunchesShown : 0;
   std::string html;
-  for (size_t i = first; i < launches.size(); ++i) {
-    const bool goes_on = run.goes_on && i + 1 == launches.size();
-    html += launch_line(launches[i], goes_on) + attempt_rows(launches[i], goes_on);
+  for (const LaunchRecord& launch :
+       std::span(launches).last(std::min(launches.size(), kMostLaunchesShown))) {
+    const bool goes_on = run.goes_on && &launch == run.last_launch();
+    html += launch_line(launch, goes_on) + attempt_rows(launch, goes_on);
   }
   const std::string note =
       launches.size() > 1 ? cat("The job was started ", launches.size(), " times in this folder.")

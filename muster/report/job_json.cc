@@ -5,7 +5,6 @@
 #include "muster/report/pages.h"
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -60,7 +59,7 @@ ReportJson failure_json_of(const JobFailure& failure) {
   const auto exits = mapped(failure.exits, [](const RankExit& exit) { return to_json(exit); });
   return {{"time", failure.time},
           {"attempt", failure.attempt},
-          {"exit_code", or_null<ReportJson>(failure.exit_code)},
+          {"exit_code", or_null(failure.exit_code)},
           {"fault", failure.fault},
           {"exits", std::move(exits)},
           {"card", failure.card}};
@@ -72,7 +71,7 @@ ReportJson call_json(const CallView& call) {
           {"text", call.text()},
           {"bytes", call.bytes},
           {"begin_ns", call.begin_ns},
-          {"end_ns", or_null<ReportJson>(call.end_ns)},
+          {"end_ns", or_null(call.end_ns)},
           {"failed", call.state == CallState::failed}};
 }
 
@@ -95,8 +94,8 @@ ReportJson ranks_json(const JobRun& run) {
                      {"step", view.step},
                      {"samples", view.samples},
                      {"seconds", std::move(seconds)},
-                     {"seconds_per_step", or_null<ReportJson>(seconds_per_step(view))},
-                     {"samples_per_second", or_null<ReportJson>(samples_per_second(view))},
+                     {"seconds_per_step", or_null(seconds_per_step(view))},
+                     {"samples_per_second", or_null(samples_per_second(view))},
                      {"doing", doing_text(view)},
                      {"unix_minus_monotonic_ns", view.unix_minus_monotonic_ns},
                      {"num_calls", view.num_calls},

@@ -12,6 +12,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
 #include "muster/base/json_depth.h"
+#include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -45,15 +46,11 @@ void read_part(JobRun& run,
 // exceptions.
 JobFailure failure_of(const nlohmann::ordered_json& json, const std::string& folder) {
   JobFailure failure{.time = json.value("time", ""), .attempt = json.value("attempt", 0)};
-  const auto number = json.find("exit_code");
-  if (number != json.end() && number->is_number_integer())
-    failure.exit_code = number->get<int>();
-  const auto fault = json.find("fault");
-  if (fault != json.end() && fault->is_string())
-    failure.fault = *fault;
-  const auto first = json.find("first");
-  if (first != json.end() && first->is_object())
-    failure.exits.push_back(rank_exit_from_json(*first));
+  if (const auto number = member_or_null(json, "exit_code"); number.is_number_integer())
+    failure.exit_code = number.get<int>();
+  failure.fault = text_or_empty(json, "fault");
+  if (const auto first = member_or_null(json, "first"); first.is_object())
+    failure.exits.push_back(rank_exit_from_json(first));
   append_mapped(failure.exits, json.at("others"), rank_exit_from_json);
   failure.card = failure_card(failure.exits,
                               {.run_id = json.value("run_id", ""),

@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
 #include "muster/base/strings.h"
+#include "muster/device/numbers.h"
 #include "muster/supervise/descendants.h"
 
 namespace muster {
@@ -91,14 +91,7 @@ std::optional<StartedAs> identity_of(int pid, const std::string& run_dir) {
 
 // Returns 0 where the kernel does not tell.
 double seconds_since_boot() {
-  try {
-    const std::string text = read_file("/proc/uptime", 256);
-    double value = 0;
-    std::from_chars(text.data(), text.data() + text.size(), value);
-    return value;
-  } catch (const Error&) {
-    return 0;
-  }
+  return number_before_text(try_read_file("/proc/uptime", 256).value_or(""));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <ranges>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -151,9 +152,8 @@ std::vector<RankTrack> tracks_of(const JobRun& run) {
     if (view.calls.empty() || tracks.size() == kMostRanksOnTracks)
       continue;
     RankTrack track{.view = &view};
-    const size_t first = view.calls.size() > kCallsOnTrack ? view.calls.size() - kCallsOnTrack : 0;
-    for (size_t i = first; i < view.calls.size(); ++i) {
-      const CallView& call = view.calls[i];
+    const auto last = std::span(view.calls).last(std::min(view.calls.size(), kCallsOnTrack));
+    for (const CallView& call : last) {
       track.bars.push_back({&call,
                             unix_seconds(view, call.begin_ns),
                             unix_seconds(view, call.end_ns.value_or(until_ns(run, view)))});

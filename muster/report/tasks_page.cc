@@ -195,10 +195,7 @@ std::string environment_of(const TasksReport& run) {
 
 // A sweep without a spec file is called by its folder.
 std::string tasks_title(const TasksReport& run) {
-  const auto spec = run.file.settings.find("spec");
-  if (spec != run.file.settings.end() && !spec->second.empty())
-    return file_name(spec->second);
-  return file_name(run.folder);
+  return file_name(text_or(find_or(run.file.settings, "spec"), run.folder));
 }
 
 }  // namespace

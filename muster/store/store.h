@@ -60,6 +60,7 @@ class Store {
 
   // What each of `keys` has now; nothing where there is no such key. Not one moment for all.
   virtual StoreValues values(const Strings& keys);
+  std::optional<std::string> value(const std::string& key) { return values({key})[0]; }
 
   // Blocking: until all of `keys` exist. Throws: timeout naming the first missing ones.
   virtual void wait(const Strings& keys, milliseconds timeout) = 0;

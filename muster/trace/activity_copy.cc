@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/activity_layout.h"
@@ -92,9 +93,9 @@ void unpack_activity(const std::string& packed, const std::string& run_dir, int 
   const int of_rank = parse_activity(bytes, name).rank;
   if (of_rank != rank)
     throw invalid_argument(name, ": expected that of rank ", rank, ", got ", of_rank);
-  std::error_code error;
-  if (std::filesystem::exists(activity_path(run_dir, attempt, rank), error))
+  if (path_exists(activity_path(run_dir, attempt, rank)))
     return;
+  std::error_code error;
   const auto folder = std::filesystem::path(hosts_folder(run_dir)) / cat(attempt);
   std::filesystem::create_directories(folder, error);
   write_file((folder / cat(rank)).string(), bytes);

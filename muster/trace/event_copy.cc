@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <system_error>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/trace/event_file.h"
 #include "muster/trace/event_layout.h"
@@ -78,9 +78,9 @@ void unpack_events(const std::string& packed,
     throw invalid_argument(
         "events of another host: expected ATTEMPT/RANK, got '", printable(place), "'");
   const std::string path = cat(run_dir, "/trace/", place);
-  std::error_code error;
-  if (fs::exists(path, error))
+  if (path_exists(path))
     return;
+  std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
   write_file(path, packed);
 }

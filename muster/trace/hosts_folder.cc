@@ -3,9 +3,9 @@
 #include "muster/trace/hosts_folder.h"
 
 #include <fcntl.h>
-#include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <string_view>
 
 #include <chrono>
 #include <exception>
@@ -63,8 +63,7 @@ std::string launch_of_hosts_folder(const std::string& run_dir) {
 }
 
 bool can_ask_other_hosts(const std::string& run_dir) {
-  std::error_code error;
-  return fs::exists(hosts_folder(run_dir) + "/lock", error);
+  return path_exists(hosts_folder(run_dir) + "/lock");
 }
 
 // The file's time is the request, so that asking again costs little.

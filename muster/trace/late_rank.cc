@@ -17,6 +17,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
@@ -136,7 +137,7 @@ class LateTeller {
   }
 
   static int number_of(const std::filesystem::path& path) {
-    return parse_count(path.filename().string()).value_or(0);
+    return parse_count(file_name(path)).value_or(0);
   }
 
   static bool is_here(const std::filesystem::path& activity) {

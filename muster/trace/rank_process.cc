@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <filesystem>
 
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -121,7 +121,7 @@ std::string answer_of(const std::string& activity_path,
 std::map<pid_t, std::string> backward_threads(int64_t pid) {
   std::map<pid_t, std::string> threads;
   for (const auto& path : paths_in(cat("/proc/", pid, "/task"))) {
-    const auto thread = parse_count(path.filename().string());
+    const auto thread = parse_count(file_name(path));
     const std::string comm = try_read_file(path / "comm", 64).value_or("");
     const std::string_view name = trim(comm);
     if (thread && name.starts_with(kBackwardThread))

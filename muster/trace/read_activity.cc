@@ -142,7 +142,7 @@ void read_calls(const std::string& bytes, ActivityView& view) {
 
 // Returns the number that a file's or folder's whole name is, or nothing.
 std::optional<int> number_of(const std::filesystem::path& path) {
-  const auto value = parse_count(path.filename().string());
+  const auto value = parse_count(file_name(path));
   const bool is_whole_name = value && cat(*value) == path.filename();
   return is_whole_name ? value : std::nullopt;
 }

@@ -67,7 +67,7 @@ void keep_copies_of_launch(const std::string& run_dir, const std::string& launch
   if (launch_of_hosts_folder(run_dir) == launch)
     return;
   for (const fs::path& folder : paths_in(hosts_folder(run_dir))) {
-    const bool is_attempt = parse_int(folder.filename().string()).has_value();
+    const bool is_attempt = parse_int(file_name(folder)).has_value();
     if (is_attempt && fs::is_directory(folder, error))
       fs::remove_all(folder, error);
   }

@@ -25,7 +25,7 @@ OrderedJson attempt_json(const TaskAttempt& attempt) {
   json["gpu_fraction"] = attempt.gpu_indices.empty() ? 0 : attempt.gpu_fraction;
   json["cpus"] = attempt.cpus;
   json["began"] = attempt.began;
-  json["ended"] = or_null<OrderedJson>(attempt.ended);
+  json["ended"] = or_null(attempt.ended);
   const bool known = attempt.ended && !attempt.lost;
   const bool exited = known && attempt.signal == 0;  // one that was killed has no exit code
   json["exit_code"] = exited ? OrderedJson(attempt.exit_code) : OrderedJson(nullptr);
