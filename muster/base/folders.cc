@@ -14,15 +14,15 @@ namespace muster {
 namespace fs = std::filesystem;
 
 // An entry that cannot be read ends the list, since what comes after it is unknown.
-std::vector<fs::path> paths_in(const fs::path& folder, std::error_code& error) {
-  std::vector<fs::path> paths;
+Paths paths_in(const fs::path& folder, std::error_code& error) {
+  Paths paths;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
     paths.push_back(entry->path());
   return paths;
 }
 
-std::vector<fs::path> paths_in(const fs::path& folder) {
+Paths paths_in(const fs::path& folder) {
   std::error_code ignored;
   return paths_in(folder, ignored);
 }

@@ -11,11 +11,12 @@
 
 namespace muster {
 
+using Paths = std::vector<std::filesystem::path>;
+
 // What is in the folder, in no order; nothing when it cannot be read.
-std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder);
+Paths paths_in(const std::filesystem::path& folder);
 // The same; what could be read, where `error` is set then.
-std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
-                                            std::error_code& error);
+Paths paths_in(const std::filesystem::path& folder, std::error_code& error);
 
 // Whether something is there, behind links too; what cannot be seen is not.
 inline bool path_exists(const std::filesystem::path& path) {

@@ -34,7 +34,7 @@ bool is_word(std::string_view name) {
 }
 
 // `taken` are the names of the axes before.
-void take_name(const std::string& name, std::set<std::string>& taken) {
+void take_name(const std::string& name, StringSet& taken) {
   if (!is_word(name))
     refuse_mesh("letters, digits and _ in an axis' name", cat("'", printable(name), "'"));
   if (!taken.insert(name).second)
@@ -51,7 +51,7 @@ MeshAxis parse_axis(const std::string& text) {
   return {.name = text.substr(0, equals), .size = *number};
 }
 
-int product_of_sizes(const std::vector<MeshAxis>& axes) {
+int product_of_sizes(const MeshAxes& axes) {
   int product = 1;
   for (const MeshAxis& axis : axes)
     product *= axis.size;
@@ -59,7 +59,7 @@ int product_of_sizes(const std::vector<MeshAxis>& axes) {
 }
 
 // Gives the axis of size -1, if there is one, the ranks that the others leave.
-void fill_the_rest(std::vector<MeshAxis>& axes, int num_ranks) {
+void fill_the_rest(MeshAxes& axes, int num_ranks) {
   const auto rest = std::ranges::find(axes, kTheRest, &MeshAxis::size);
   if (rest == axes.end())
     return;
@@ -129,10 +129,10 @@ std::vector<Ints> MeshShape::groups(const Strings& names) const {
 }
 
 // The product is checked on the way, before it can overflow.
-MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
+MeshShape checked_mesh(MeshAxes axes, int num_ranks) {
   if (axes.empty())
     refuse_mesh("at least one axis", "none");
-  std::set<std::string> names;
+  StringSet names;
   int64_t product = 1;
   int rests = 0;
   for (const MeshAxis& axis : axes) {
@@ -154,7 +154,7 @@ MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
   return shape;
 }
 
-std::vector<MeshAxis> parse_axes(std::string_view text) {
+MeshAxes parse_axes(std::string_view text) {
   return mapped(split(text, ','), parse_axis);
 }
 

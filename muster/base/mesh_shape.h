@@ -17,9 +17,10 @@ struct MeshAxis {
   int size = 1;
   bool operator==(const MeshAxis&) const = default;
 };
+using MeshAxes = std::vector<MeshAxis>;
 
 struct MeshShape {
-  std::vector<MeshAxis> axes = {};
+  MeshAxes axes = {};
 
   int num_ranks() const;  // 1 without axes
   // Throws: invalid_argument naming the axes.
@@ -40,14 +41,14 @@ struct MeshShape {
 
 // Parses the axes as written; they are checked once the number of ranks is known. Throws:
 // invalid_argument for text that is not NAME=SIZE,….
-std::vector<MeshAxis> parse_axes(std::string_view text);
+MeshAxes parse_axes(std::string_view text);
 
 // Parses "dp=2,pp=2,tp=2". One size may be -1: the remaining ranks; `num_ranks` is their total (0:
 // unknown, then -1 is an error). Throws: invalid_argument for a name that is not a word or is
 // repeated, a size below 1, more than one -1, and sizes whose product is not num_ranks.
 MeshShape parse_mesh(std::string_view text, int num_ranks = 0);
 // The same checks, for axes given in code.
-MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks);
+MeshShape checked_mesh(MeshAxes axes, int num_ranks);
 
 std::string to_string(const MeshShape& shape);                   // "dp=2,pp=2,tp=2"
 std::string coordinates_text(const MeshShape& shape, int rank);  // "dp 0, pp 1, tp 0"

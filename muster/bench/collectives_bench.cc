@@ -139,7 +139,7 @@ double time_of_call(Case& one, ProcessGroup& group, ProcessGroup& control) {
 }
 
 // The median is of an even number of values the greater of the two in the middle.
-double median_of(std::vector<double> values) {
+double median_of(Doubles values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
   return *middle;
@@ -153,7 +153,7 @@ double time_of(
     one.run();
   }
   wrong += one.wrong();
-  std::vector<double> times;
+  Doubles times;
   const auto begun = Clock::now();
   const auto has_time = [&] {
     return std::ssize(times) < kMostCalls && seconds_since(begun) < seconds;
@@ -239,8 +239,7 @@ void print_row(const CollectiveTime& row, const std::string& dtype) {
 }
 
 // The rows have the same columns as the table.
-std::string to_json(const std::vector<CollectiveTime>& rows,
-                    const CollectivesBenchOptions& options) {
+std::string to_json(const CollectiveTimes& rows, const CollectivesBenchOptions& options) {
   nlohmann::json list = nlohmann::json::array();
   for (const CollectiveTime& row : rows) {
     list.push_back({{"backend", row.backend},
@@ -271,15 +270,15 @@ double bus_factor(const std::string& op, int ranks) {
 
 // Collective. Returns a row for each contestant: the least of its rounds' times. A rank's part has
 // as many elements as fit into `most_bytes`, and at least one.
-std::vector<CollectiveTime> measure_size(Context& ctx,
-                                         const CollectivesBenchOptions& options,
-                                         std::vector<Contestant>& all,
-                                         int64_t most_bytes) {
+CollectiveTimes measure_size(Context& ctx,
+                             const CollectivesBenchOptions& options,
+                             std::vector<Contestant>& all,
+                             int64_t most_bytes) {
   const at::ScalarType type = type_named(options.dtype);
   const auto element = static_cast<int64_t>(c10::elementSize(type));
   const int64_t count = std::max<int64_t>(1, most_bytes / element);
   ProcessGroup& control = ctx.process_group();
-  std::vector<CollectiveTime> rows;
+  CollectiveTimes rows;
   std::vector<Case> cases;
   for (Contestant& contestant : all) {
     cases.emplace_back(contestant.group, options.op, contestant.in_place, type, count);
@@ -304,7 +303,7 @@ std::vector<CollectiveTime> measure_size(Context& ctx,
 }
 
 // Throws: backend_failed for the first row with a wrong result.
-void check_results(const std::vector<CollectiveTime>& rows, const std::string& op) {
+void check_results(const CollectiveTimes& rows, const std::string& op) {
   const auto row =
       std::ranges::find_if(rows, [](const CollectiveTime& each) { return each.wrong != 0; });
   if (row == rows.end())
@@ -323,7 +322,7 @@ void check_results(const std::vector<CollectiveTime>& rows, const std::string& o
 void measure(Context& ctx, const CollectivesBenchOptions& options) {
   const bool prints = ctx.is_main() && !options.json;
   auto groups = contestants(ctx, options);
-  std::vector<CollectiveTime> rows;
+  CollectiveTimes rows;
   if (prints)
     print_head(ctx, options);
   for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= options.factor) {

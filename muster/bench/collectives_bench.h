@@ -34,12 +34,13 @@ struct CollectiveTime {
   double busbw = 0;   // algbw times what the operation has to move over a link
   int64_t wrong = 0;  // elements that are not what they must be
 };
+using CollectiveTimes = std::vector<CollectiveTime>;
 
 // Starts its own ranks, as many as asked, on this host. Returns the exit code: 1 when a result was
 // wrong.
 int bench_collectives(const CollectivesBenchOptions& options, int argc, char** argv);
 
 // The plot: time over bytes, both logarithmic, a line for every backend. A whole SVG document.
-std::string draw_times(const std::vector<CollectiveTime>& times, const std::string& title);
+std::string draw_times(const CollectiveTimes& times, const std::string& title);
 
 }  // namespace muster

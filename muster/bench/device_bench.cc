@@ -98,8 +98,8 @@ class DeviceBench {
   }
 
   // Returns a score for each candidate that could be measured, in order.
-  std::vector<MeasuredScore> run(const std::vector<Candidate>& candidates) {
-    std::vector<MeasuredScore> results;
+  MeasuredScores run(const std::vector<Candidate>& candidates) {
+    MeasuredScores results;
     for (const Candidate& candidate : candidates) {
       const MeasuredScore* known = find_measured(measured_, host_, candidate.id, options_.dtype);
       if (known != nullptr && !options_.again) {
@@ -173,11 +173,11 @@ class DeviceBench {
   const DeviceBenchOptions& options_;
   c10::ScalarType dtype_;
   std::string path_;
-  std::vector<MeasuredScore> measured_;
+  MeasuredScores measured_;
 };
 
 // Devices are compared with the fastest one.
-std::string table(const std::vector<MeasuredScore>& scores) {
+std::string table(const MeasuredScores& scores) {
   double most = 0;
   for (const MeasuredScore& score : scores)
     most = std::max(most, score.score);
@@ -196,7 +196,7 @@ std::string table(const std::vector<MeasuredScore>& scores) {
 }
 
 // The format is what --scores reads.
-std::string json_of(const std::vector<MeasuredScore>& scores) {
+std::string json_of(const MeasuredScores& scores) {
   nlohmann::ordered_json devices = nlohmann::ordered_json::object();
   for (const MeasuredScore& score : scores)
     devices[score.device] = score.score;
@@ -212,7 +212,7 @@ int bench_devices(const DeviceBenchOptions& options) {
       probe_this_machine({.cpu_slots = options.cpu_slots, .gpus = !options.cpu}).hosts.at(0);
   DeviceBench bench(host, options);
   const std::vector<Candidate> candidates = candidates_of(host, options);
-  const std::vector<MeasuredScore> scores = bench.run(candidates);
+  const MeasuredScores scores = bench.run(candidates);
   if (!scores.empty())
     write_all(STDOUT_FILENO, options.json ? json_of(scores) : table(scores));
   return scores.size() == candidates.size() ? 0 : 1;

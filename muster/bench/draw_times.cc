@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -63,7 +62,7 @@ struct Plot {
   Axis x, y;
   std::set<double> sizes;  // in bytes
 
-  explicit Plot(const std::vector<CollectiveTime>& times) {
+  explicit Plot(const CollectiveTimes& times) {
     for (const CollectiveTime& time : times)
       sizes.insert(static_cast<double>(time.bytes));
     const auto [least, most] = std::ranges::minmax(times, {}, &CollectiveTime::us);
@@ -91,7 +90,7 @@ struct Plot {
   }
 
   // The backend's name stands at the end of its line.
-  std::string curve(const std::vector<CollectiveTime>& times,
+  std::string curve(const CollectiveTimes& times,
                     const std::string& backend,
                     const char* colour) const {
     SvgPath path;
@@ -116,7 +115,7 @@ struct Plot {
 
 }  // namespace
 
-std::string draw_times(const std::vector<CollectiveTime>& times, const std::string& title) {
+std::string draw_times(const CollectiveTimes& times, const std::string& title) {
   const std::string background =
       svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}});
   const std::string head =

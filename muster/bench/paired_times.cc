@@ -13,7 +13,7 @@ namespace muster {
 namespace {
 
 // Returns the value below which `part` of the values lie, interpolated between two neighbours.
-double quantile(const std::vector<double>& sorted, double part) {
+double quantile(const Doubles& sorted, double part) {
   const double place = part * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(place);
   const size_t above = std::min(below + 1, sorted.size() - 1);
@@ -21,7 +21,7 @@ double quantile(const std::vector<double>& sorted, double part) {
 }
 
 // Throws: invalid_argument for no values.
-Spread spread_of(std::vector<double> values) {
+Spread spread_of(Doubles values) {
   if (values.empty())
     throw invalid_argument("spread: expected values, got none");
   std::ranges::sort(values);

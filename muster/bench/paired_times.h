@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -14,7 +15,7 @@ inline constexpr const char* kNoCommunication = "none";
 
 struct PairedTimes {
   Strings kinds;
-  std::vector<std::vector<double>> rounds;  // a time for each kind
+  std::vector<Doubles> rounds;  // a time for each kind
 };
 
 // The middle of values, and the values below which a quarter and three quarters of them lie.

@@ -572,7 +572,7 @@ void Coordinator::finish(int exit_code, const std::string& reason) {
               .reason = reason,
               .exit_code = exit_code};
   order.exits = trouble_.failures;
-  auto told = mapped_to<std::set<int>>(order.exits, &RankExit::rank);
+  auto told = mapped_to<IntSet>(order.exits, &RankExit::rank);
   for (const RankExit& exit : exits_) {
     if (told.insert(exit.rank).second)
       order.exits.push_back(exit);

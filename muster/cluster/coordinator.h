@@ -16,7 +16,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -49,7 +48,7 @@ struct CoordinatorRules {
   bool shares_gpus = false;
   // By these hosts without node ranks are numbered (network_order.h).
   SwitchPaths switches = {};
-  std::vector<int64_t> host_blocks = {};
+  Int64s host_blocks = {};
   Strings host_names = {};  // by node rank, where the launcher knows them
 
   bool elastic() const { return min_hosts < max_hosts; }
@@ -109,7 +108,7 @@ class Coordinator {
   };
   struct ToldSignal {
     TimePoint at = {};
-    std::set<std::string> by = {};  // hosts
+    StringSet by = {};  // hosts
   };
   struct Trouble {  // why the round is being stopped
     void add_failure(const RankExit& exit);
@@ -222,8 +221,8 @@ class Coordinator {
   std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any
   std::deque<std::string> failed_;          // these names, by their first failures; but those
                                             // of a coordinator before by the alphabet
-  std::set<std::string> set_aside_;         // names
-  std::set<int> kept_signals_;              // for the ranks of the next round
+  StringSet set_aside_;                     // names
+  IntSet kept_signals_;                     // for the ranks of the next round
   std::map<int, ToldSignal> told_signals_;
   int hosts_in_round_ = 0;
   bool some_have_ended_ = false;  // hosts with ranks of the round

@@ -334,7 +334,7 @@ std::string Coordinator::numbered(int node_rank) const {
 
 // Who is there, and who is missing where all have numbers.
 std::string Coordinator::missing_text() const {
-  std::set<int> there;
+  IntSet there;
   Strings names;
   for (const auto& [id, member] : members_) {
     names.push_back(name_of(id));

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <map>
 #include <ranges>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +26,7 @@ Orders Coordinator::take_over(const std::vector<Report>& reports,
   began_ = now - age;
   const auto last_start =
       std::ranges::find(std::views::reverse(orders), Order::Kind::start, &Order::kind);
-  std::set<std::string> in_round;
+  StringSet in_round;
   if (last_start != std::views::reverse(orders).end())
     in_round.insert(last_start->hosts.begin(), last_start->hosts.end());
   // A signal that has been ordered has reached the ranks: as many reports of a host tell nothing

@@ -52,7 +52,7 @@ int64_t read_log(Store& store, const char* log, const Read& read) {
   KeptEntries entries = KeptEntries::from_text(store.value(kept_entries_key(log)));
   const int64_t listed_up_to = std::max(size, entries.from_here_on() - 1);
   for (;;) {
-    const std::vector<int64_t> numbers = entries.take(kReadAtATime);
+    const Int64s numbers = entries.take(kReadAtATime);
     const auto found = store.values(
         mapped(numbers, [&](const int64_t number) { return log_entry_key(log, number); }));
     for (const size_t i : indices_of(numbers)) {

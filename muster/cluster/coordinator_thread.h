@@ -11,7 +11,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 
@@ -88,7 +87,7 @@ class CoordinatorThread : NoCopy {
   TimePoint began_ = Clock::now();  // the job
   mutable std::mutex mutex_;
   std::optional<Order> result_;
-  std::set<std::string> joined_;  // the hosts' names
+  StringSet joined_;  // the hosts' names
   std::atomic<size_t> remembered_{0};
   std::atomic<bool> stop_{false};
   std::atomic<bool> done_{false};

@@ -17,7 +17,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -201,7 +200,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   LateRequests late = {};
   TimePoint next_late = {};
   // The answering thread's.
-  std::set<std::string> askers = {};
+  StringSet askers = {};
   std::map<int, TimePoint> described = {};  // by rank
 
   std::mutex hosts_mutex;

@@ -69,8 +69,8 @@ KeptEntries KeptEntries::from_text(const std::optional<std::string>& text) {
   return entries;
 }
 
-std::vector<int64_t> KeptEntries::take(int64_t count) {
-  std::vector<int64_t> taken;
+Int64s KeptEntries::take(int64_t count) {
+  Int64s taken;
   while (std::ssize(taken) < count) {
     const bool is_listed = !numbers_.empty();
     taken.push_back(is_listed ? numbers_.extract(numbers_.begin()).value() : next_++);

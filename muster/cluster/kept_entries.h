@@ -8,7 +8,8 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -28,7 +29,7 @@ class KeptEntries {
   static KeptEntries from_text(const std::optional<std::string>& text);
 
   // The next `count` entries to read. It never ends: from_here_on() and what follows may be there.
-  std::vector<int64_t> take(int64_t count);
+  Int64s take(int64_t count);
   int64_t from_here_on() const { return next_; }
 
  private:

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,8 +50,8 @@ class LogHistory {
   std::map<std::string, std::string> joins_;  // the keys of those that are there, by id
   Strings reports_;                           // keys since the last order to start
   Strings orders_;
-  std::set<std::string> in_round_;  // ids
-  Strings leaving_;                 // ids of hosts that take no part in the next round
+  StringSet in_round_;  // ids
+  Strings leaving_;     // ids of hosts that take no part in the next round
   std::deque<Entry> history_;
   std::map<std::string, KeptEntries> kept_entries_ = {{kReports, {}}, {kOrders, {}}};  // by log
   size_t taken_ = 0;  // entries, since the lists were taken

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -113,7 +112,7 @@ struct Order {
   milliseconds pause{0};  // start in place: before processes are started
   int restart_count = 0;  // start, finish
   std::map<std::string, int> failures = {};  // start: rounds that hosts have failed so far, by name
-  std::set<std::string> set_aside = {};      // start: names of hosts
+  StringSet set_aside = {};                  // start: names of hosts
   std::string master_addr = {};              // start
   int master_port = 0;                       // start
   std::string store = {};                    // start

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "muster/base/folders.h"
 #include "muster/base/hex.h"
@@ -129,7 +130,7 @@ void read_health(Gpu& gpu, const fs::path& folder, StringSet& seen) {
 
 // Returns the GPU's folder of sensors; empty when it has none.
 fs::path sensors_folder(const fs::path& folder) {
-  const std::vector<fs::path> sensors = paths_in(folder / "hwmon");
+  const Paths sensors = paths_in(folder / "hwmon");
   return sensors.empty() ? fs::path() : sensors.front();
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/device/gpu_detail.h"
 #include "muster/device/inventory.h"
@@ -17,7 +16,7 @@ struct AmdOptions {
 };
 
 struct AmdReport {
-  std::vector<Gpu> gpus = {};
+  Gpus gpus = {};
   // links[i][j] joins gpus[i] and gpus[j] by xGMI; other pairs are LinkKind::unknown. Empty unless
   // asked for.
   LinkMatrix links = {};

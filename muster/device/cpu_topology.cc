@@ -62,8 +62,8 @@ class Topology : NoCopy {
   ~Topology() { hwloc_.destroy(topology_); }
 
   // Where hwloc knows no cores, each hardware thread counts as one.
-  std::vector<CpuCore> cores() const {
-    std::vector<CpuCore> cores;
+  CpuCores cores() const {
+    CpuCores cores;
     int depth = hwloc_.type_depth(topology_, HWLOC_OBJ_CORE);
     if (depth < 0)
       depth = hwloc_.type_depth(topology_, HWLOC_OBJ_PU);  // threads of unknown cores
@@ -113,7 +113,7 @@ class Topology : NoCopy {
 
 }  // namespace
 
-std::vector<CpuCore> read_cpu_cores() {
+CpuCores read_cpu_cores() {
   const Hwloc hwloc;
   return Topology(hwloc).cores();
 }

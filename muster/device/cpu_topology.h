@@ -2,8 +2,6 @@
 // by probe.h where somebody wants to bind ranks or to see the machine; knows nothing of GPUs.
 #pragma once
 
-#include <vector>
-
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -13,6 +11,6 @@ namespace muster {
 // sockets. hwloc is loaded here and not before, because a launcher that binds nothing should not
 // wait for it. Blocking: a millisecond, on big machines some tens. Throws: unavailable when hwloc's
 // library is missing or cannot read the machine. Source: hwloc 2 API.
-std::vector<CpuCore> read_cpu_cores();
+CpuCores read_cpu_cores();
 
 }  // namespace muster

@@ -115,6 +115,7 @@ struct Gpu {
   }
   bool operator==(const Gpu&) const = default;
 };
+using Gpus = std::vector<Gpu>;
 
 struct Nic {
   std::string name = {};  // "mlx5_0"
@@ -122,6 +123,7 @@ struct Nic {
   std::optional<int> numa_node = {};
   bool operator==(const Nic&) const = default;
 };
+using Nics = std::vector<Nic>;
 
 struct CpuCore {   // one physical core
   Ints cpus = {};  // the kernel's numbers of its hardware threads
@@ -130,14 +132,15 @@ struct CpuCore {   // one physical core
   int l3 = 0;  // which last-level cache; numbered from 0 on each host
   bool operator==(const CpuCore&) const = default;
 };
+using CpuCores = std::vector<CpuCore>;
 
 struct Host {
   std::string name = {};
-  int num_cores = 1;  // that this process may use
-  int cpu_slots = 2;  // CPU ranks to start when no GPU is used; a default, not a limit
-  std::vector<CpuCore> cores = {};  // empty: not known
-  std::vector<Gpu> gpus = {};
-  std::vector<Nic> nics = {};
+  int num_cores = 1;    // that this process may use
+  int cpu_slots = 2;    // CPU ranks to start when no GPU is used; a default, not a limit
+  CpuCores cores = {};  // empty: not known
+  Gpus gpus = {};
+  Nics nics = {};
   // gpu_links[i][j] joins gpus[i] and gpus[j]; nic_links[i][k] joins gpus[i] and nics[k]. Empty:
   // not known.
   LinkMatrix gpu_links = {};

@@ -90,7 +90,7 @@ bool stand_together(const CpuCore& a, const CpuCore& b) {
 }
 
 // Neighbouring cores with the same place share an object, in which each core is one text.
-Json to_json(const std::vector<CpuCore>& cores) {
+Json to_json(const CpuCores& cores) {
   Json groups = Json::array();
   for (size_t i = 0; i < cores.size();) {
     const CpuCore& first = cores[i];
@@ -225,8 +225,8 @@ Gpu gpu_from(JsonObject object, CpuLists& lists) {
 }
 
 // A NIC needs a name alone; everything else about it may be unknown.
-std::vector<Nic> nics_from(JsonObject& host) {
-  std::vector<Nic> nics;
+Nics nics_from(JsonObject& host) {
+  Nics nics;
   for (JsonObject& object : host.objects_or_none("nics")) {
     nics.push_back({.name = object.text("name"),
                     .pci = {object.text_or("pci", "")},
@@ -237,8 +237,8 @@ std::vector<Nic> nics_from(JsonObject& host) {
 }
 
 // The single cores of all groups, at most as many as a host can have.
-std::vector<CpuCore> cores_from(JsonObject& host) {
-  std::vector<CpuCore> cores;
+CpuCores cores_from(JsonObject& host) {
+  CpuCores cores;
   for (JsonObject& group : host.objects_or_none("cores")) {
     CpuCore core;
     core.numa_node = group.small_integer_or("numa_node", 0, 0);

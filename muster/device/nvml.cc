@@ -3,6 +3,7 @@
 #include "muster/device/nvml.h"
 
 #include <unistd.h>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/gpu_detail.h"
@@ -23,7 +22,7 @@ struct NvmlOptions {
 };
 
 struct NvmlReport {
-  std::vector<Gpu> gpus = {};  // in NVML's order, which is PCI order
+  Gpus gpus = {};  // in NVML's order, which is PCI order
   // links[i][j] joins gpus[i] and gpus[j], as far as NVML tells. Empty unless asked for.
   LinkMatrix links = {};
   std::string driver_version = {};  // "570.86.15"

@@ -80,9 +80,7 @@ Link pci_link(const Api& api, Device a, Device b) {
 
 }  // namespace
 
-LinkMatrix read_links(const Api& api,
-                      const std::vector<Device>& devices,
-                      const std::vector<Gpu>& gpus) {
+LinkMatrix read_links(const Api& api, const std::vector<Device>& devices, const Gpus& gpus) {
   const auto nvlinks =
       mapped(devices, [&](const Device device) { return read_nvlinks(api, device); });
   LinkMatrix links = unknown_links(gpus.size());

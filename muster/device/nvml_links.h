@@ -11,8 +11,6 @@ namespace muster::nvml {
 // links[i][j] joins gpus[i] and gpus[j], whose handles are devices[i] and devices[j] (null: it has
 // none). Two GPUs that have NVLinks to switches are joined by as many as the lesser has: all
 // switches of a host make one fabric. What NVML does not tell is LinkKind::unknown.
-LinkMatrix read_links(const Api& api,
-                      const std::vector<Device>& devices,
-                      const std::vector<Gpu>& gpus);
+LinkMatrix read_links(const Api& api, const std::vector<Device>& devices, const Gpus& gpus);
 
 }  // namespace muster::nvml

@@ -83,8 +83,8 @@ fs::path devices_folder(const std::string& sysroot) {
 }
 
 // Returns the devices of one class (infiniband, net) that are on the PCI bus, by address.
-std::vector<Nic> nics_of_class(const std::string& sysroot, const char* name) {
-  std::vector<Nic> nics;
+Nics nics_of_class(const std::string& sysroot, const char* name) {
+  Nics nics;
   for (const fs::path& entry : paths_in(cat(sysroot, "/sys/class/", name))) {
     const auto path = pci_path(entry / "device");
     if (path.size() < 2)
@@ -144,8 +144,8 @@ Link pci_link(const PciPlace& a, const PciPlace& b) {
 }
 
 // Cards for RDMA come first, and a card that is also a network device counts once.
-std::vector<Nic> find_nics(const std::string& sysroot) {
-  std::vector<Nic> nics;
+Nics find_nics(const std::string& sysroot) {
+  Nics nics;
   StringSet seen;
   for (const char* const name : {"infiniband", "net"}) {
     for (Nic& nic : nics_of_class(sysroot, name)) {

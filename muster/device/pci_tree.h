@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/device/inventory.h"
@@ -35,7 +34,7 @@ std::optional<int> only_numa_node(const std::string& sysroot);
 // Cards for RDMA (sysfs class infiniband) by their names, then those that are network devices
 // alone, each in the order of their PCI addresses. A card with several ports or functions of one
 // name counts once.
-std::vector<Nic> find_nics(const std::string& sysroot);
+Nics find_nics(const std::string& sysroot);
 
 // The first line of a file, without blanks at its ends; empty when it cannot be read.
 std::string read_line(const std::string& path);

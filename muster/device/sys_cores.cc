@@ -87,9 +87,9 @@ std::map<int, CpuPlace> places_of(const std::string& sysroot, const Ints& cpus) 
 
 }  // namespace
 
-std::vector<CpuCore> read_sys_cores(const std::string& sysroot, const Ints& cpus) {
+CpuCores read_sys_cores(const std::string& sysroot, const Ints& cpus) {
   const std::map<int, CpuPlace> places = places_of(sysroot, cpus);
-  std::set<int> sockets;
+  IntSet sockets;
   std::set<std::tuple<int, int>> caches;
   std::map<std::tuple<int, int, int, int>, CpuCore> cores;
   for (const auto& [cpu, place] : places) {

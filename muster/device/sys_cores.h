@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/device/inventory.h"
@@ -13,6 +12,6 @@ namespace muster {
 // The cores of `cpus`, near ones together; where /sys does not tell of a CPU, it is a core of its
 // own. The same as read_cpu_cores() for what both know. `sysroot`: a folder that holds sys/; empty:
 // this machine's.
-std::vector<CpuCore> read_sys_cores(const std::string& sysroot, const Ints& cpus);
+CpuCores read_sys_cores(const std::string& sysroot, const Ints& cpus);
 
 }  // namespace muster

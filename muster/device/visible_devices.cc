@@ -68,7 +68,7 @@ struct Match {
   std::string problem = {};
 };
 
-Match match_index(const std::vector<Gpu>& gpus, int index) {
+Match match_index(const Gpus& gpus, int index) {
   const auto fitting = filtered_indices(gpus.size(), [&](size_t i) {
     return gpus[i].vendor == Vendor::nvidia && gpus[i].index.value == index;
   });
@@ -78,7 +78,7 @@ Match match_index(const std::vector<Gpu>& gpus, int index) {
 }
 
 // Any beginning of a UUID will do as long as only one GPU has it.
-Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
+Match match_uuid(const Gpus& gpus, const std::string& prefix) {
   const auto fitting = filtered_indices(gpus.size(), [&](size_t i) {
     return gpus[i].vendor == Vendor::nvidia && gpus[i].uuid.value.starts_with(prefix);
   });
@@ -90,7 +90,7 @@ Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
 }
 
 // Instances count only where MIG mode is on; a driver may list old ones.
-Match match_mig(const std::vector<Gpu>& gpus, const std::string& prefix) {
+Match match_mig(const Gpus& gpus, const std::string& prefix) {
   Match match{.problem = "no MIG instance's UUID begins with it"};
   for (const size_t i : indices_of(gpus)) {
     if (!gpus[i].mig_enabled)
@@ -106,7 +106,7 @@ Match match_mig(const std::vector<Gpu>& gpus, const std::string& prefix) {
   return match;
 }
 
-Match match_entry(const std::vector<Gpu>& gpus, const VisibleEntry& entry) {
+Match match_entry(const Gpus& gpus, const VisibleEntry& entry) {
   switch (entry.kind) {
     case VisibleEntry::Kind::index:
       return match_index(gpus, entry.index);
@@ -166,7 +166,7 @@ std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {
 }
 
 // The result keeps what came before an invalid entry, and nothing at all once a device comes twice.
-VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view text) {
+VisibleDevices visible_devices(const Gpus& gpus, std::string_view text) {
   VisibleDevices visible;
   const auto entries = parse_visible_devices(text);
   for (const size_t i : indices_of(entries)) {

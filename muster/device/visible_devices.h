@@ -53,7 +53,7 @@ struct VisibleDevices {
 // gives a process the first only; all are listed, because a launcher can give each rank one.
 // Indices are taken in PCI order (CUDA_DEVICE_ORDER=PCI_BUS_ID), which is how Gpu::index counts;
 // GPUs of other vendors are passed over.
-VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view text);
+VisibleDevices visible_devices(const Gpus& gpus, std::string_view text);
 
 // What an environment hides of its machine's GPUs. Nothing: the variable is not set; empty is
 // another thing.
@@ -83,6 +83,6 @@ HipMask hip_mask(const VisibilityMasks& masks);
 // and any part of a UUID, of what ROCr shows; an invalid entry hides itself and all after it, one
 // named before is passed over; empty is as unset. Source: ROCm documentation, "GPU isolation
 // techniques"; what it leaves open is as ROCr's device filter and CLR's device list do it (ROCm 6).
-VisibleDevices visible_rocm_devices(const std::vector<Gpu>& gpus, const VisibilityMasks& masks);
+VisibleDevices visible_rocm_devices(const Gpus& gpus, const VisibilityMasks& masks);
 
 }  // namespace muster

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/lists.h"
@@ -49,7 +48,7 @@ using Place = std::optional<size_t>;
 // The places in `shown` of the GPUs whose id is as `fits` asks. An id that muster made up for a GPU
 // is none that ROCm knows.
 template <class Fits>
-Indices places_by_id(const std::vector<Gpu>& gpus, const Indices& shown, const Fits& fits) {
+Indices places_by_id(const Gpus& gpus, const Indices& shown, const Fits& fits) {
   return filtered_indices(shown.size(), [&](size_t place) {
     const std::string& uuid = gpus[shown[place]].uuid.value;
     return !uuid.starts_with(kNoUniqueId) && fits(uuid);
@@ -57,7 +56,7 @@ Indices places_by_id(const std::vector<Gpu>& gpus, const Indices& shown, const F
 }
 
 // The id must be as long as ROCr wants it, and only one GPU may have it or begin with it.
-Place rocr_uuid(const std::vector<Gpu>& gpus, const Indices& shown, const std::string& token) {
+Place rocr_uuid(const Gpus& gpus, const Indices& shown, const std::string& token) {
   constexpr size_t kShortest = 5;  // "GPU-" and a digit
   constexpr size_t kLongest = 20;
   if (token.size() < kShortest || token.size() > kLongest)
@@ -81,7 +80,7 @@ Place rocr_number(size_t count, const std::string& token) {
 }
 
 // An empty mask hides everything. Of more entries than there are GPUs ROCr reads only as many.
-Shown after_rocr(const std::vector<Gpu>& gpus, const Indices& all, const std::string& mask) {
+Shown after_rocr(const Gpus& gpus, const Indices& all, const std::string& mask) {
   Shown shown;
   if (mask.empty())
     return shown;
@@ -105,7 +104,7 @@ Shown after_rocr(const std::vector<Gpu>& gpus, const Indices& all, const std::st
 }
 
 // HIP takes any part of a UUID, and the first GPU that has it.
-Place hip_uuid(const std::vector<Gpu>& gpus, const Indices& shown, const std::string& part) {
+Place hip_uuid(const Gpus& gpus, const Indices& shown, const std::string& part) {
   const auto places =
       places_by_id(gpus, shown, [&](const std::string& uuid) { return has_text(uuid, part); });
   if (places.empty())
@@ -123,7 +122,7 @@ Place hip_number(size_t count, const std::string& entry) {
 }
 
 // A GPU that was named before is passed over, and what follows it is not hidden.
-Shown after_hip(const std::vector<Gpu>& gpus,
+Shown after_hip(const Gpus& gpus,
                 const Indices& all,
                 const char* variable,
                 const std::string& mask) {
@@ -143,7 +142,7 @@ Shown after_hip(const std::vector<Gpu>& gpus,
 
 }  // namespace
 
-VisibleDevices visible_rocm_devices(const std::vector<Gpu>& gpus, const VisibilityMasks& masks) {
+VisibleDevices visible_rocm_devices(const Gpus& gpus, const VisibilityMasks& masks) {
   Shown shown{.gpus = filtered_indices(gpus.size(),
                                        [&](size_t i) { return gpus[i].vendor == Vendor::amd; }),
               .remark = {}};

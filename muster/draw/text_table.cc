@@ -15,7 +15,7 @@ namespace {
 
 // Appends one line of cells. Blanks at its end, which a last column set left would have, are cut.
 void append_line(std::string& out,
-                 const std::vector<TableColumn>& columns,
+                 const TableColumns& columns,
                  const Ints& widths,
                  const Strings& cells) {
   std::string line;
@@ -32,7 +32,7 @@ void append_line(std::string& out,
 
 }  // namespace
 
-std::string format_table(const std::vector<TableColumn>& columns, const TableRows& rows) {
+std::string format_table(const TableColumns& columns, const TableRows& rows) {
   Strings titles(columns.size());
   Ints widths(columns.size());
   for (const size_t i : indices_of(columns)) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <queue>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
@@ -19,7 +20,7 @@ namespace {
 
 // Gives one sample to each rank that has none, from whichever rank has most then; of equals the
 // last.
-void raise_to_one(std::vector<int64_t>& shares) {
+void raise_to_one(Int64s& shares) {
   std::priority_queue<std::pair<int64_t, size_t>> largest;
   for (const size_t i : indices_of(shares)) {
     if (shares[i] > 1)
@@ -40,7 +41,7 @@ void raise_to_one(std::vector<int64_t>& shares) {
 }  // namespace
 
 // Of equal remainders the first rank's comes first, so the result is the same everywhere.
-std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double>& weights) {
+Int64s batch_shares(int64_t global_batch, const Doubles& weights) {
   if (global_batch < std::ssize(weights)) {
     throw invalid_argument("--global-batch: expected at least one sample for each of ",
                            weights.size(),
@@ -51,7 +52,7 @@ std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double
   long double sum = 0;
   for (const double weight : weights)
     sum += weight;
-  std::vector<int64_t> shares;
+  Int64s shares;
   std::vector<long double> remainders;
   int64_t left = global_batch;
   for (const double weight : weights) {

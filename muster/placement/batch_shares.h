@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
 // A share for each weight (finite, above 0), in proportion by largest remainder, of equals the
 // first; each at least 1, at the cost of the largest. Throws: invalid_argument when there are more
 // ranks than samples.
-std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double>& weights);
+Int64s batch_shares(int64_t global_batch, const Doubles& weights);
 
 }  // namespace muster

@@ -144,7 +144,7 @@ std::optional<int64_t> ranks_of_each_host(const Inventory& inventory, const Requ
 }
 
 // All hosts of the inventory: as it lists them, or as the network has them.
-std::vector<JobHost> all_hosts(const Inventory& inventory, const Request& request) {
+JobHosts all_hosts(const Inventory& inventory, const Request& request) {
   const auto names = mapped(inventory.hosts, &Host::name);
   const auto blocks =
       blocks_of_mesh(request.mesh, ranks_of_each_host(inventory, request), std::ssize(names));
@@ -193,10 +193,10 @@ Request checked_request(const Inventory& inventory, Request request) {
 }
 
 // Large fleets are searched by name through a map, since jobs may name every host of them.
-std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& request) {
+JobHosts hosts_of_job(const Inventory& inventory, const Request& request) {
   if (request.hosts.empty())
     return all_hosts(inventory, request);
-  std::vector<JobHost> hosts;
+  JobHosts hosts;
   std::unordered_map<std::string_view, const Host*> by_name;
   for (const Host& host : inventory.hosts)
     by_name.emplace(host.name, &host);

@@ -21,11 +21,12 @@ struct JobHost {
   std::optional<int> nproc = {};
   VisibilityMasks masks = {};
 };
+using JobHosts = std::vector<JobHost>;
 
 // The inventory's hosts that `request.hosts` names, in that order. When it names none, all of them,
 // in the order of the network (network_order.h).
 // Throws: invalid_argument when a name is unknown or comes twice.
-std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& request);
+JobHosts hosts_of_job(const Inventory& inventory, const Request& request);
 
 // The flag that asks for GPUs, for errors; empty when nothing does and CPU slots will do.
 std::string flag_that_needs_gpus(const Request& request);

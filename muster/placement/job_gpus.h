@@ -22,7 +22,7 @@ struct HostGpus {
 class JobGpus {
  public:
   // All three must outlive it.
-  JobGpus(const Request& request, const std::vector<JobHost>& hosts, PlanNotes& notes)
+  JobGpus(const Request& request, const JobHosts& hosts, PlanNotes& notes)
       : request_(request), hosts_(hosts), notes_(notes) {}
 
   // Applies mask, health and selection to every host; true when any host has a GPU to use.
@@ -46,7 +46,7 @@ class JobGpus {
   std::string unknown_memory() const;
 
   const Request& request_;
-  const std::vector<JobHost>& hosts_;
+  const JobHosts& hosts_;
   PlanNotes& notes_;
   std::vector<HostGpus> gpus_;  // of each host
 };

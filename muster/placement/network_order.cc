@@ -10,6 +10,7 @@
 #include <ranges>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -35,7 +36,7 @@ class Switch {
   }
 
   // Of each size the blocks that are not part of a larger one: sizes[0] is one host.
-  std::vector<std::vector<Block>> blocks(const std::vector<int64_t>& sizes) const {
+  std::vector<std::vector<Block>> blocks(const Int64s& sizes) const {
     std::vector<std::vector<Block>> all(sizes.size());
     for (const Below& below : below_) {
       if (!below.node) {
@@ -75,7 +76,7 @@ class Switch {
 };
 
 // 0 where the mesh does not say it.
-int64_t ranks_by_mesh(const std::vector<MeshAxis>& axes, int64_t hosts) {
+int64_t ranks_by_mesh(const MeshAxes& axes, int64_t hosts) {
   int64_t ranks = 1;
   for (const MeshAxis& axis : axes)
     ranks *= std::max(axis.size, 0);
@@ -92,16 +93,14 @@ Strings switches_of(const SwitchPaths& paths, const std::string& host) {
 }
 
 // The largest blocks come first, in the network's order, then what is left of each smaller size.
-Indices network_order(const SwitchPaths& paths,
-                      const Strings& hosts,
-                      const std::vector<int64_t>& blocks) {
+Indices network_order(const SwitchPaths& paths, const Strings& hosts, const Int64s& blocks) {
   if (paths.empty())
     return numbers_below(hosts.size());
   Block order;
   Switch network;
   for (const size_t i : indices_of(hosts))
     network.add(switches_of(paths, hosts[i]), i);
-  std::vector<int64_t> sizes{1};
+  Int64s sizes{1};
   append_all(sizes, blocks);
   for (const auto& of_size : network.blocks(sizes) | std::views::reverse)
     for (const Block& block : of_size)
@@ -109,10 +108,8 @@ Indices network_order(const SwitchPaths& paths,
   return order;
 }
 
-std::vector<int64_t> blocks_of_mesh(const std::vector<MeshAxis>& axes,
-                                    std::optional<int64_t> ranks_of_host,
-                                    int64_t hosts) {
-  std::vector<int64_t> blocks;
+Int64s blocks_of_mesh(const MeshAxes& axes, std::optional<int64_t> ranks_of_host, int64_t hosts) {
+  Int64s blocks;
   const int64_t each = ranks_of_host.value_or(ranks_by_mesh(axes, hosts));
   if (each < 1)
     return blocks;

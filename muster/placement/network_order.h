@@ -9,7 +9,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/base/mesh_shape.h"
@@ -28,16 +27,12 @@ Strings switches_of(const SwitchPaths& paths, const std::string& host);
 // together, each a multiple of the one before (blocks_of_mesh()). Of each size, as many blocks as
 // possible lie below one switch, for every switch of the network; the inner size comes first. Hosts
 // that are left over there follow. A host that the network does not name is below no switch.
-Indices network_order(const SwitchPaths& paths,
-                      const Strings& hosts,
-                      const std::vector<int64_t>& blocks = {});
+Indices network_order(const SwitchPaths& paths, const Strings& hosts, const Int64s& blocks = {});
 
 // The numbers of hosts that the ranks of the inner axes fill: for dp=4,pp=2,tp=16 with 8 ranks a
 // host, 2 for tp and 4 for pp and tp. Nothing for axes that stay within a host, for those that end
 // within one, and from an axis on whose size is not known (-1). Without `ranks_of_host`, the hosts
 // have as many ranks each as the mesh gives them.
-std::vector<int64_t> blocks_of_mesh(const std::vector<MeshAxis>& axes,
-                                    std::optional<int64_t> ranks_of_host,
-                                    int64_t hosts);
+Int64s blocks_of_mesh(const MeshAxes& axes, std::optional<int64_t> ranks_of_host, int64_t hosts);
 
 }  // namespace muster

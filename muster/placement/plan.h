@@ -73,13 +73,13 @@ std::string gpu_numbers(const RankPlan& rank);
 
 // What one host's part of a plan says of the whole: as much as its ranks need.
 struct PlanPart {
-  int first_rank = 0;                      // of the part; its other ranks follow
-  int world_size = 0;                      // the whole plan's, as all that follows
-  int hosts_before = 0;                    // hosts with ranks that stand before this one
-  int num_hosts = 0;                       // hosts with ranks
-  bool own_gpus = false;                   // all_own_gpus (plan_part.h)
-  std::vector<int64_t> batch_shares = {};  // of each rank; empty: no global batch
-  std::string digest = {};                 // equal plans for the same hosts have the same
+  int first_rank = 0;        // of the part; its other ranks follow
+  int world_size = 0;        // the whole plan's, as all that follows
+  int hosts_before = 0;      // hosts with ranks that stand before this one
+  int num_hosts = 0;         // hosts with ranks
+  bool own_gpus = false;     // all_own_gpus (plan_part.h)
+  Int64s batch_shares = {};  // of each rank; empty: no global batch
+  std::string digest = {};   // equal plans for the same hosts have the same
   bool operator==(const PlanPart&) const = default;
 };
 

@@ -115,7 +115,7 @@ std::string text_on_its_host(const RankPlan& rank) {
 }
 
 // The shares in runs: "64*6,32*2".
-std::string text_of_shares(const std::vector<int64_t>& shares) {
+std::string text_of_shares(const Int64s& shares) {
   Strings runs;
   for (size_t i = 0; i < shares.size();) {
     const size_t begin = i;
@@ -241,9 +241,9 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before, int f
 constexpr int kMostRanks = 10'000'000;
 
 // The shares of as many ranks as there are, or none.
-std::vector<int64_t> shares_from(JsonObject& part, int num_ranks) {
+Int64s shares_from(JsonObject& part, int num_ranks) {
   const std::string text = part.text_or("batch_shares", "");
-  std::vector<int64_t> shares;
+  Int64s shares;
   if (text.empty())
     return shares;
   for (const std::string& run : split(text, ',')) {

@@ -27,7 +27,7 @@ bool leaves_host(const Plan& plan, const std::string& axis) {
 }  // namespace
 
 // The note is one of the whole job, and no warning: a large mesh has to leave hosts.
-void set_mesh(Plan& plan, const std::vector<MeshAxis>& axes, PlanNotes& notes) {
+void set_mesh(Plan& plan, const MeshAxes& axes, PlanNotes& notes) {
   plan.mesh = checked_mesh(axes, int_size(plan.ranks));
   Strings between = mapped(plan.mesh.axes | std::views::filter([&](const MeshAxis& axis) {
                              return leaves_host(plan, axis.name);

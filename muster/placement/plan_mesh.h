@@ -2,14 +2,12 @@
 // planner.
 #pragma once
 
-#include <vector>
-
 #include "muster/placement/plan.h"
 #include "muster/placement/plan_notes.h"
 
 namespace muster {
 
 // Throws: as checked_mesh.
-void set_mesh(Plan& plan, const std::vector<MeshAxis>& axes, PlanNotes& notes);
+void set_mesh(Plan& plan, const MeshAxes& axes, PlanNotes& notes);
 
 }  // namespace muster

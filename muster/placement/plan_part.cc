@@ -72,11 +72,10 @@ bool all_own_gpus(const Plan& plan) {
   return true;
 }
 
-std::vector<int64_t> batch_shares_in(const Plan& plan) {
+Int64s batch_shares_in(const Plan& plan) {
   if (plan.part)
     return plan.part->batch_shares;
-  return plan.global_batch > 0 ? mapped(plan.ranks, &RankPlan::batch_share)
-                               : std::vector<int64_t>();
+  return plan.global_batch > 0 ? mapped(plan.ranks, &RankPlan::batch_share) : Int64s();
 }
 
 }  // namespace muster

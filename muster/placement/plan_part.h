@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "muster/placement/plan.h"
 
@@ -32,6 +31,6 @@ HostPlace place_of_host(const Plan& plan, int host_index);
 bool all_own_gpus(const Plan& plan);
 
 // Of each rank of the job; empty: no global batch.
-std::vector<int64_t> batch_shares_in(const Plan& plan);
+Int64s batch_shares_in(const Plan& plan);
 
 }  // namespace muster

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
@@ -68,7 +67,7 @@ constexpr Column kColumns[] = {
 };
 
 // The mesh is the plan's and not a rank's, so its column is no entry of the table.
-void add_mesh_column(const MeshShape& mesh, std::vector<TableColumn>& heads, TableRows& rows) {
+void add_mesh_column(const MeshShape& mesh, TableColumns& heads, TableRows& rows) {
   heads.push_back({"mesh", false});
   for (const int rank : int_indices_of(rows))
     rows[rank].push_back(coordinates_text(mesh, rank));
@@ -78,7 +77,7 @@ void add_mesh_column(const MeshShape& mesh, std::vector<TableColumn>& heads, Tab
 
 // Control characters in notes are replaced; the table replaces its own.
 std::string plan_table(const Plan& plan) {
-  std::vector<TableColumn> heads;
+  TableColumns heads;
   TableRows rows(plan.ranks.size());
   for (const Column& column : kColumns) {
     const auto cells = mapped(plan.ranks, [&](const RankPlan& rank) { return column.cell(rank); });

@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -199,8 +198,7 @@ class Planner {
 
   // Policies choose GPUs; ranks of several GPUs take them in groups, in the policy's order.
   void place_by_policy(size_t host_at, const PolicyInput& input, int num_ranks) {
-    const std::vector<PolicyChoice> choices =
-        policy_.choose(input, num_ranks * request_.gpus_per_rank);
+    const PolicyChoices choices = policy_.choose(input, num_ranks * request_.gpus_per_rank);
     note_unused_gpus(policy_, input, choices, hosts_[host_at].nproc, notes_);
     if (request_.gpus_per_rank > 1)
       return place_in_groups(host_at, choices);
@@ -214,7 +212,7 @@ class Planner {
   }
 
   // Each rank gets the next few of the GPUs that the policy has chosen.
-  void place_in_groups(size_t host_at, const std::vector<PolicyChoice>& choices) {
+  void place_in_groups(size_t host_at, const PolicyChoices& choices) {
     const Host& host = *hosts_[host_at].host;
     auto left = std::span(choices);
     while (!left.empty()) {
@@ -330,18 +328,18 @@ class Planner {
     plan_.global_batch = request_.global_batch;
     if (!weighs())
       weights_.assign(plan_.ranks.size(), 1);
-    const std::vector<int64_t> shares = batch_shares(request_.global_batch, weights_);
+    const Int64s shares = batch_shares(request_.global_batch, weights_);
     for (const size_t i : indices_of(shares))
       plan_.ranks[i].batch_share = shares[i];
   }
 
   const Inventory& inventory_;
   const Request& request_;
-  const std::vector<JobHost> hosts_;
+  const JobHosts hosts_;
   const Policy& policy_;
   PlanNotes notes_{hosts_.size()};
   JobGpus gpus_{request_, hosts_, notes_};
-  std::vector<double> weights_;  // of each rank, when scores tell
+  Doubles weights_;  // of each rank, when scores tell
   Plan plan_;
   bool sharing_ = false;
   bool has_instances_ = false;

@@ -89,7 +89,7 @@ struct Request {
   std::vector<uint64_t> rank_memory_bytes = {};
   // The ranks as a grid; one size may be -1: the remaining ranks. It sets the number of ranks if
   // nothing else does.
-  std::vector<MeshAxis> mesh = {};
+  MeshAxes mesh = {};
   int64_t global_batch = 0;  // samples per step over all ranks; 0: not given
   NumaBinding numa_binding = NumaBinding::none;
   Surplus surplus = Surplus::error;

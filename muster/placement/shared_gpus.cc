@@ -51,7 +51,7 @@ struct ShortRank {
 
 }  // namespace
 
-Sharers sharers_of(const std::vector<PolicyChoice>& choices) {
+Sharers sharers_of(const PolicyChoices& choices) {
   Sharers sharers;
   int local_rank = 0;
   for (const PolicyChoice& choice : choices)

@@ -4,7 +4,6 @@
 
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/placement/policy/policy.h"
@@ -22,7 +21,7 @@ inline DeviceKey device_key(const UsableGpu& gpu) {
 // The local ranks on each device.
 using Sharers = std::map<DeviceKey, Ints>;
 
-Sharers sharers_of(const std::vector<PolicyChoice>& choices);
+Sharers sharers_of(const PolicyChoices& choices);
 
 // Throws: invalid_argument, which names the first GPU of several ranks, without --surplus share.
 void check_sharing(const Policy& policy, const PolicyInput& input, const Sharers& sharers);

@@ -24,7 +24,7 @@ bool are_named(const Policy& policy, const PolicyInput& input) {
   return policy.name == std::string_view("sequential") && part != nullptr && names_each(*part);
 }
 
-Strings unused_gpus(const PolicyInput& input, const std::vector<PolicyChoice>& choices) {
+Strings unused_gpus(const PolicyInput& input, const PolicyChoices& choices) {
   const Sharers used = sharers_of(choices);
   const auto is_unused = [&](const UsableGpu& gpu) {
     return !used.contains(device_key(gpu));
@@ -37,7 +37,7 @@ Strings unused_gpus(const PolicyInput& input, const std::vector<PolicyChoice>& c
 
 void note_unused_gpus(const Policy& policy,
                       const PolicyInput& input,
-                      const std::vector<PolicyChoice>& choices,
+                      const PolicyChoices& choices,
                       std::optional<int> nproc,
                       PlanNotes& notes) {
   const Request& request = input.request;

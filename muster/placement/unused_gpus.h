@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "muster/placement/plan_notes.h"
 #include "muster/placement/policy/policy.h"
@@ -13,7 +12,7 @@ namespace muster {
 // ranks that was asked for. That alone is no news: who asks for few ranks leaves GPUs to others.
 void note_unused_gpus(const Policy& policy,
                       const PolicyInput& input,
-                      const std::vector<PolicyChoice>& choices,
+                      const PolicyChoices& choices,
                       std::optional<int> nproc,
                       PlanNotes& notes);
 

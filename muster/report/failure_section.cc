@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "muster/draw/xml_text.h"
 #include "muster/launch/exit_report.h"
@@ -17,7 +16,7 @@ namespace muster {
 namespace {
 
 // The first line of a rank's message tells the error; the whole message is in the card.
-std::string ends_table(const std::vector<RankExit>& exits) {
+std::string ends_table(const RankExits& exits) {
   TableRows rows;
   rows.reserve(exits.size());
   for (const RankExit& exit : exits) {

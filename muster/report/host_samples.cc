@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
@@ -48,7 +49,7 @@ std::function<std::string(RankRange)> own_rank_sampler() {
     if (!sampler)
       return pack_top_rows({});
     const bool is_first_look = Clock::now() - last > kOneWatch;
-    std::vector<TopRank> ranks = sampler->sample(TopSampler::Hosts::this_one).ranks;
+    TopRanks ranks = sampler->sample(TopSampler::Hosts::this_one).ranks;
     if (is_first_look) {
       std::this_thread::sleep_for(kBetweenLooks);
       ranks = sampler->sample(TopSampler::Hosts::this_one).ranks;
@@ -62,8 +63,8 @@ std::function<std::string(RankRange)> own_rank_sampler() {
   };
 }
 
-std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir, Strings& problems) {
-  std::vector<TopRank> ranks;
+TopRanks ranks_of_other_hosts(const std::string& run_dir, Strings& problems) {
+  TopRanks ranks;
   for (const std::string& file : fresh_host_samples(run_dir)) {
     try {
       for (TopRank& rank : unpack_top_rows(read_plain_file(file, kMostBytes)))

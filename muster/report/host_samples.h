@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/placement/plan.h"
@@ -17,6 +16,6 @@ namespace muster {
 std::function<std::string(RankRange)> own_rank_sampler();
 
 // Returns what has been answered lately. A file that cannot be read is a line of `problems`.
-std::vector<TopRank> ranks_of_other_hosts(const std::string& run_dir, Strings& problems);
+TopRanks ranks_of_other_hosts(const std::string& run_dir, Strings& problems);
 
 }  // namespace muster

@@ -113,9 +113,7 @@ std::string html_section(std::string_view id,
              "</section>\n");
 }
 
-std::string html_table(const std::vector<TableColumn>& columns,
-                       const TableRows& rows,
-                       size_t most_rows) {
+std::string html_table(const TableColumns& columns, const TableRows& rows, size_t most_rows) {
   const auto shown = filtered_indices(columns.size(), [&](size_t column) {
     return any_of(rows, [&](const auto& row) { return !row.at(column).empty(); });
   });

@@ -42,9 +42,7 @@ std::string html_section(std::string_view id,
 
 // Leaves out columns without any text. Shows at most `most_rows`, and says below how many more
 // there are.
-std::string html_table(const std::vector<TableColumn>& columns,
-                       const TableRows& rows,
-                       size_t most_rows = 500);
+std::string html_table(const TableColumns& columns, const TableRows& rows, size_t most_rows = 500);
 
 // Names and values, side by side. Empty values are left out.
 struct Fact {

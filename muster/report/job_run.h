@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/launch/run_record.h"
@@ -20,8 +19,8 @@ struct JobFailure {
   int attempt = 0;
   std::optional<int> exit_code = {};
   std::string fault = {};
-  std::vector<RankExit> exits = {};  // the first to fail before the others
-  std::string card = {};             // what the launcher printed
+  RankExits exits = {};   // the first to fail before the others
+  std::string card = {};  // what the launcher printed
 };
 
 struct JobRun {
@@ -30,11 +29,11 @@ struct JobRun {
   std::optional<Plan> plan = {};
   std::optional<JobFailure> failure = {};
   MetricsFile metrics = {};
-  bool goes_on = false;                  // a launcher of this host runs it
-  int64_t now_ns = 0;                    // by this host's monotonic clock
-  std::vector<ActivityView> ranks = {};  // of the last attempt, by rank
-  Strings divergences = {};              // of ranks from the others' calls, a sentence each
-  Strings problems = {};                 // what could not be read, a line each
+  bool goes_on = false;      // a launcher of this host runs it
+  int64_t now_ns = 0;        // by this host's monotonic clock
+  ActivityViews ranks = {};  // of the last attempt, by rank
+  Strings divergences = {};  // of ranks from the others' calls, a sentence each
+  Strings problems = {};     // what could not be read, a line each
 
   const LaunchRecord* last_launch() const {
     return record.launches.empty() ? nullptr : &record.launches.back();

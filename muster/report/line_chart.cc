@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/draw/svg.h"
@@ -133,10 +134,10 @@ class LineChart {
   }
 
   // At most six ticks; on a logarithmic axis they are powers of ten.
-  std::vector<double> value_ticks() const {
+  Doubles value_ticks() const {
     if (!is_log_)
       return ticks_of(y_.least, y_.most, 5);
-    std::vector<double> ticks;
+    Doubles ticks;
     const long first = std::lround(std::ceil(std::log10(y_.least) - 1e-9));
     const long last = std::lround(std::floor(std::log10(y_.most) + 1e-9));
     const long step = std::max(1L, (last - first + 4) / 5);
@@ -176,7 +177,7 @@ class LineChart {
   }
 
   // The area from the least to the most of the values that each point stands for, part by part.
-  std::string band(const std::vector<SeriesPoint>& points, size_t look) const {
+  std::string band(const SeriesPoints& points, size_t look) const {
     std::string svg;
     for (auto from = points.begin(); from != points.end();) {
       const auto to = std::find_if(
@@ -199,7 +200,7 @@ class LineChart {
   }
 
   // The line through the points. A point that no line reaches is drawn as a dot.
-  std::string curve(const std::vector<SeriesPoint>& points, size_t look) const {
+  std::string curve(const SeriesPoints& points, size_t look) const {
     SvgPath line;
     std::string dots;
     for (const size_t i : indices_of(points)) {
@@ -231,7 +232,7 @@ class LineChart {
   }
 
   // Series of one chart may have values at different steps.
-  static const SeriesPoint& nearest(const std::vector<SeriesPoint>& points, double step) {
+  static const SeriesPoint& nearest(const SeriesPoints& points, double step) {
     return *std::ranges::min_element(
         points, {}, [&](const SeriesPoint& point) { return std::abs(point.step - step); });
   }
@@ -313,7 +314,7 @@ class LineChart {
 
   const std::vector<const Series*>& series_;
   const std::string x_name_;
-  std::vector<std::vector<SeriesPoint>> points_;
+  std::vector<SeriesPoints> points_;
   Range x_;
   Range y_;
   bool is_log_ = false;

@@ -44,8 +44,8 @@ SeriesPoint joined(const SeriesPoint& a, const SeriesPoint& b) {
 }
 
 // Halves the number of points: two neighbours of one part become one.
-void thin_out(std::vector<SeriesPoint>& points) {
-  std::vector<SeriesPoint> fewer;
+void thin_out(SeriesPoints& points) {
+  SeriesPoints fewer;
   fewer.reserve(points.size() / 2 + 1);
   for (size_t i = 0; i < points.size(); ++i) {
     fewer.push_back(points[i]);
@@ -188,7 +188,7 @@ class MetricsReader {
 
   // Every point stands for as many values as the others, except the last of each part.
   void add_point(Series& series, const SeriesPoint& point) {
-    std::vector<SeriesPoint>& points = series.points;
+    SeriesPoints& points = series.points;
     int64_t& values_a_point = values_a_point_.try_emplace(series.name, 1).first->second;
     const bool fits =
         !points.empty() && points.back().part == point.part && points.back().count < values_a_point;
@@ -242,7 +242,7 @@ void read_into(MetricsReader& reader, int fd, const std::string& path, uint64_t 
 
 // Points of one value each, such as those of many short parts, cannot be joined; the last ones
 // stay.
-std::vector<SeriesPoint> thinned(std::vector<SeriesPoint> points, size_t most) {
+SeriesPoints thinned(SeriesPoints points, size_t most) {
   size_t before = points.size() + 1;
   while (points.size() > most && points.size() < before) {
     before = points.size();

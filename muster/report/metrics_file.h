@@ -19,10 +19,11 @@ struct SeriesPoint {
   int64_t count = 1;
   int part = 0;  // grows where steps begin again at an earlier one: no line joins two parts
 };
+using SeriesPoints = std::vector<SeriesPoint>;
 
 struct Series {
   std::string name = {};
-  std::vector<SeriesPoint> points = {};
+  SeriesPoints points = {};
   int64_t num_values = 0;
   int64_t num_missing = 0;  // null or a text, as what is not finite is written
   double first = 0;
@@ -57,6 +58,6 @@ struct MetricsFile {
 MetricsFile read_metrics(const std::string& path, const MetricsLimits& limits = {});
 
 // Returns at most `most` points; where there were more, neighbours are joined.
-std::vector<SeriesPoint> thinned(std::vector<SeriesPoint> points, size_t most);
+SeriesPoints thinned(SeriesPoints points, size_t most);
 
 }  // namespace muster

@@ -110,7 +110,7 @@ std::string duration_text(double seconds) {
       std::chrono::nanoseconds(std::llround(std::clamp(seconds, 0.0, kMost) * 1e9)));
 }
 
-std::vector<double> ticks_of(double least, double most, int count) {
+Doubles ticks_of(double least, double most, int count) {
   if (!(most > least) || count < 1)
     return {least};
   // The step is a power of ten, or the smallest multiple of it that gives few enough ticks.
@@ -123,7 +123,7 @@ std::vector<double> ticks_of(double least, double most, int count) {
   }
   // The loop counts: a step may be too small to change a double that it is added to.
   const double first = std::ceil(least / step - 1e-9);
-  std::vector<double> ticks;
+  Doubles ticks;
   for (int i = 0; i <= count; ++i) {
     const double tick = (first + i) * step;
     const bool is_on_the_axis = tick <= most + step * 1e-9;  // NaN, of an infinite step, is not

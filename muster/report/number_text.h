@@ -4,7 +4,8 @@
 #include <concepts>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "muster/base/lists.h"
 
 namespace muster {
 
@@ -29,7 +30,7 @@ std::string wall_time_text(double seconds_since_1970);
 std::string duration_text(double seconds);
 
 // Returns where ticks go in [least, most]: at most `count` of them, at round numbers.
-std::vector<double> ticks_of(double least, double most, int count);
+Doubles ticks_of(double least, double most, int count);
 // "0.25", "10k", "1M".
 std::string tick_text(double value);
 

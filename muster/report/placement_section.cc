@@ -1,7 +1,6 @@
 // The section of the placement: the machine's picture with the ranks on it, and why each rank is
 // where it is.
 #include <string>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/mapped.h"
@@ -69,7 +68,7 @@ std::string ranks_table(const Plan& plan) {
                     text_of_count(rank.batch_share),
                     rank.reason});
   }
-  const std::vector<TableColumn> columns = {
+  const TableColumns columns = {
       {"rank", true}, {"host"}, {"local", true}, {"device"}, {"CPUs"}, {"batch", true}, {"why"}};
   return html_table(columns, rows);
 }

@@ -85,8 +85,8 @@ const CallView* last_ended_call(const ActivityView& view) {
   return view.calls.empty() ? nullptr : &view.calls.back();
 }
 
-std::vector<ActivityView> read_ranks(const std::string& folder, Strings& problems) {
-  std::vector<ActivityView> ranks;
+ActivityViews read_ranks(const std::string& folder, Strings& problems) {
+  ActivityViews ranks;
   for (const ActivityFile& file : activity_files(folder)) {
     try {
       ranks.push_back(read_activity(file.path));

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/trace/read_activity.h"
@@ -42,6 +41,6 @@ int64_t doing_since_ns(const ActivityView& view);
 
 // Reads the files of the folder's last attempt, by rank. A file that cannot be read is a line of
 // `problems`.
-std::vector<ActivityView> read_ranks(const std::string& folder, Strings& problems);
+ActivityViews read_ranks(const std::string& folder, Strings& problems);
 
 }  // namespace muster

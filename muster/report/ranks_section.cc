@@ -119,7 +119,7 @@ std::string ranks_numbers(const JobRun& run) {
     row.push_back(view.closed_ns ? "" : doing_text(view));
     rows.push_back(std::move(row));
   }
-  std::vector<TableColumn> columns = {
+  TableColumns columns = {
       {"rank", true}, {"host"}, {"device"}, {"step", true}, {"a step", true}, {"samples/s", true}};
   for (const CategoryLook& look : kCategories)
     columns.push_back({look.words, true});

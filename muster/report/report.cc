@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <system_error>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/folders.h"
@@ -57,7 +56,7 @@ std::string ranks_report(const std::string& folder) {
   if (!is_job_run(folder))
     refuse_folder(folder, "which is no job's");
   Strings problems;
-  const std::vector<ActivityView> ranks = read_ranks(folder, problems);
+  const ActivityViews ranks = read_ranks(folder, problems);
   if (ranks.empty()) {
     throw failed_precondition("--ranks: expected activity files of ranks in '",
                               printable(folder),

@@ -142,7 +142,7 @@ std::string results_section(const TasksReport& run) {
   // Tasks may print any number of fields, and a table has room for some.
   const size_t left_out = columns.fields.size() - std::min(columns.fields.size(), kMostFields);
   columns.fields.resize(columns.fields.size() - left_out);
-  std::vector<TableColumn> titles = {{"task"}};
+  TableColumns titles = {{"task"}};
   for (const std::string& name : columns.parameters)
     titles.push_back({name, true});
   titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});

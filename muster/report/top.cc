@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <ranges>
-#include <set>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -107,7 +106,7 @@ void add_readings(TopRank& rank, const Gpu& gpu) {
 
 // Adds what this host's driver says of the GPUs of ranks here. The view's ranks begin with the
 // plan's, in the same order.
-void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
+void add_gpus(TopView& view, const Plan& plan, const IntSet& here) {
   const auto on_gpus = filtered_indices(plan.ranks.size(), [&](size_t i) {
     const RankPlan& rank = plan.ranks[i];
     return here.contains(rank.rank) && rank.device.is_gpu();
@@ -115,7 +114,7 @@ void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
   if (on_gpus.empty())
     return;
   const Inventory inventory = probe_this_machine({.detail = GpuDetail::full});
-  const std::vector<Gpu>& gpus = inventory.hosts.at(0).gpus;
+  const Gpus& gpus = inventory.hosts.at(0).gpus;
   for (const size_t i : on_gpus) {
     const Gpu* const gpu =
         element_where(gpus, [&](const Gpu& one) { return one.has(plan.ranks[i].device.uuid); });
@@ -156,7 +155,7 @@ void add_ends(TopView& view, const LaunchRecord& launch) {
 }
 
 // Adds what other hosts have answered. This host knows more of the ranks here.
-void add_other_hosts(TopView& view, const std::set<int>& here) {
+void add_other_hosts(TopView& view, const IntSet& here) {
   for (TopRank& answer : ranks_of_other_hosts(view.run_dir, view.problems)) {
     const auto rank = std::ranges::find(view.ranks, answer.rank, &TopRank::rank);
     // An answer about a rank that no source here knows is left out.
@@ -300,8 +299,8 @@ TopSampler::LiveRanks TopSampler::add_activities(TopView& view, int64_t moment) 
 
 // Adds what the ranks' processes on this host use. Returns the numbers of these ranks. A process
 // that has the number of a live rank, but is not that rank's, is left of an earlier attempt.
-std::set<int> TopSampler::add_processes(TopView& view, const LiveRanks& live) {
-  std::set<int> here;
+IntSet TopSampler::add_processes(TopView& view, const LiveRanks& live) {
+  IntSet here;
   const auto now = Clock::now();
   for (const RankUsage& process : find_rank_usage(run_dir_)) {
     const auto found = live.by_pid.find(process.pid);
@@ -331,7 +330,7 @@ TopView TopSampler::sample(Hosts hosts) {
   if (launch)
     add_ends(view, *launch);
   const LiveRanks live = add_activities(view, moment);
-  const std::set<int> here = add_processes(view, live);
+  const IntSet here = add_processes(view, live);
   if (plan)
     add_gpus(view, *plan, here);
   if (view.running && hosts == Hosts::all)

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +42,7 @@ struct TopRank {
   std::string last_call = {};
   std::optional<double> last_call_seconds = {};  // since its end
 };
+using TopRanks = std::vector<TopRank>;
 
 struct TopView {
   std::string title = {};
@@ -52,7 +52,7 @@ struct TopView {
   std::string outcome = {};  // of one that does not run
   double seconds = 0;        // since the launch, or that it took
   int attempt = 0;
-  std::vector<TopRank> ranks = {};
+  TopRanks ranks = {};
   bool has_whole_plan = true;  // a host that is not the first reads it when asked
   Strings unseen_hosts = {};   // nothing is known here of their ranks
   Strings problems = {};
@@ -84,12 +84,12 @@ class TopSampler {
   // another number than the one its process was started with.
   struct LiveRanks {
     std::map<int64_t, int> by_pid;
-    std::set<int> numbers;
+    IntSet numbers;
   };
 
   void add_job(TopView& view, const std::optional<LaunchRecord>& launch, int64_t moment) const;
   LiveRanks add_activities(TopView& view, int64_t moment);
-  std::set<int> add_processes(TopView& view, const LiveRanks& live);
+  IntSet add_processes(TopView& view, const LiveRanks& live);
   void add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns);
   static void note_speed(Before& before, const ActivityView& view);
   void add_process(TopRank& rank, const RankUsage& process, Clock::time_point now);

@@ -69,7 +69,7 @@ Json top_row_json(const TopRank& rank) {
   return row;
 }
 
-std::string pack_top_rows(const std::vector<TopRank>& ranks) {
+std::string pack_top_rows(const TopRanks& ranks) {
   Json rows = Json::array();
   for (const TopRank& rank : ranks) {
     rows.push_back(top_row_json(rank));
@@ -80,7 +80,7 @@ std::string pack_top_rows(const std::vector<TopRank>& ranks) {
 }
 
 // Deep nesting could use up the parser's stack.
-std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
+TopRanks unpack_top_rows(const std::string& bytes) {
   try {
     if (nests_too_deep(bytes))
       throw invalid_argument("expected rows, got deep nesting");

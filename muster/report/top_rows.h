@@ -3,7 +3,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <vector>
 
 #include "muster/report/top.h"
 
@@ -13,9 +12,9 @@ namespace muster {
 nlohmann::ordered_json top_row_json(const TopRank& rank);
 
 // JSON in which a loss that is not finite is a text.
-std::string pack_top_rows(const std::vector<TopRank>& ranks);
+std::string pack_top_rows(const TopRanks& ranks);
 
 // Leaves out the pids, which are another host's, and makes text readable. Throws: invalid_argument.
-std::vector<TopRank> unpack_top_rows(const std::string& bytes);
+TopRanks unpack_top_rows(const std::string& bytes);
 
 }  // namespace muster

@@ -132,7 +132,7 @@ double RankTimes::own_of_a_step() const {
 }
 
 // The shares are those of all ranks' time together.
-std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
+std::optional<Breakdown> breakdown_of(const ActivityViews& views,
                                       std::optional<int64_t> now_ns,
                                       int64_t least_steps) {
   Breakdown found;

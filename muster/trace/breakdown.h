@@ -53,7 +53,7 @@ struct Breakdown {
 // Nothing where no rank has taken `least_steps`: then there is little to say of steps. Ranks that
 // have not ended count until `now_ns` of their host's monotonic clock; where the job has ended
 // (nothing), until their last sign of life.
-std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views,
+std::optional<Breakdown> breakdown_of(const ActivityViews& views,
                                       std::optional<int64_t> now_ns,
                                       int64_t least_steps = 20);
 

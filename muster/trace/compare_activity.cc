@@ -38,7 +38,7 @@ int attempt_in(const std::string& group) {
   return at == npos ? 0 : std::atoi(group.c_str() + at + kOfAttempt.size());
 }
 
-int newest_attempt(const std::vector<ActivityView>& views) {
+int newest_attempt(const ActivityViews& views) {
   int newest = 0;
   for (const ActivityView& view : views)
     for (const CallView& call : view.calls)
@@ -60,7 +60,7 @@ std::map<std::string, RankPath> paths_of_rank(const ActivityView& view, int atte
 }
 
 // All ranks are in the world, those too that have made no call there.
-void add_silent_ranks(GroupPaths& world, const std::vector<ActivityView>& views) {
+void add_silent_ranks(GroupPaths& world, const ActivityViews& views) {
   for (const ActivityView& view : views) {
     const bool is_there = contains(world, &view, &RankPath::view);
     if (!is_there)
@@ -68,7 +68,7 @@ void add_silent_ranks(GroupPaths& world, const std::vector<ActivityView>& views)
   }
 }
 
-std::map<std::string, GroupPaths> paths_by_group(const std::vector<ActivityView>& views) {
+std::map<std::string, GroupPaths> paths_by_group(const ActivityViews& views) {
   std::map<std::string, GroupPaths> groups;
   const int attempt = newest_attempt(views);
   for (const ActivityView& view : views) {
@@ -279,7 +279,7 @@ std::string Divergence::text() const {
   return "";
 }
 
-std::vector<Divergence> compare_activity(const std::vector<ActivityView>& views) {
+std::vector<Divergence> compare_activity(const ActivityViews& views) {
   std::vector<Divergence> found = mapped_some(paths_by_group(views), [](const auto& group) {
     return first_difference(group.second, group.first);
   });

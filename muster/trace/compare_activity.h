@@ -38,7 +38,7 @@ struct Divergence {
 
 // Compares the ranks whose files are given; earliest difference first, one a group. Calls that a
 // rank's file holds no longer are not compared.
-std::vector<Divergence> compare_activity(const std::vector<ActivityView>& views);
+std::vector<Divergence> compare_activity(const ActivityViews& views);
 
 // Compares the last attempt in the run folder, or `attempt`. Files that cannot be read are left
 // out.

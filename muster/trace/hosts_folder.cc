@@ -142,7 +142,7 @@ std::vector<LateRequest> take_late_requests(const std::string& run_dir) {
 }
 
 void remove_host_samples(const std::string& run_dir) {
-  const std::vector<fs::path> paths = paths_in(hosts_folder(run_dir));
+  const Paths paths = paths_in(hosts_folder(run_dir));
   const bool has_copies = any_of(paths, is_folder_of_copies);
   for (const fs::path& path : paths) {
     const bool is_launch_of_copies = has_copies && path.filename() == "launch";

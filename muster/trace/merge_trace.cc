@@ -13,12 +13,10 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <span>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -110,8 +108,8 @@ fs::file_type type_of(const fs::path& path) {
 }
 
 // RUN_DIR/trace/ATTEMPT/RANK, in order. Links are not followed.
-std::vector<fs::path> files_of_all_attempts(const std::string& run_dir) {
-  std::vector<fs::path> files;
+Paths files_of_all_attempts(const std::string& run_dir) {
+  Paths files;
   for (const fs::path& attempt : paths_in(fs::path(run_dir) / "trace")) {
     if (type_of(attempt) != fs::file_type::directory)
       continue;
@@ -304,7 +302,7 @@ int64_t first_event_of(const std::string& path) {
 
 // What all files together say is gathered in `merged`, `ranks` and `unmeasured`.
 void note_file(MergedTrace& merged,
-               std::set<int>& ranks,
+               IntSet& ranks,
                StringSet& unmeasured,
                const EventHeader& header) {
   ranks.insert(header.rank);
@@ -318,7 +316,7 @@ void note_file(MergedTrace& merged,
 // Nothing where none of the files has an event. Times count from the first event: as microseconds
 // of Unix time they would lose their digits.
 std::optional<MergedTrace> merge_files(const std::string& run_dir,
-                                       const std::vector<fs::path>& files,
+                                       const Paths& files,
                                        const std::string& name) {
   int64_t zero = kNone;
   for (const fs::path& file : files)
@@ -326,7 +324,7 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir,
   if (zero == kNone)
     return std::nullopt;
   MergedTrace merged{.path = cat(run_dir, "/", name), .ranks = {}};
-  std::set<int> ranks;
+  IntSet ranks;
   StringSet unmeasured;  // hosts, of which one is the measure
   QuotedTexts quoted;
   TraceWriter writer(merged.path);
@@ -350,9 +348,9 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir,
 }
 
 // A file of events says which host wrote it.
-std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
+Paths files_of_this_host(const std::string& run_dir) {
   const std::string host = activity_host_name();
-  std::vector<fs::path> files = files_of_all_attempts(run_dir);
+  Paths files = files_of_all_attempts(run_dir);
   std::erase_if(files, [&](const fs::path& file) {
     const EventReader reader(file);
     return !reader.is_good || readable(text_in(reader.header.host)) != host;
@@ -377,7 +375,7 @@ std::optional<MergedTrace> copy_trace(const std::string& run_dir) {
 
 // Other hosts' files are their launchers' affair.
 std::optional<MergedTrace> merge_earlier_trace(const std::string& run_dir) {
-  const std::vector<fs::path> mine = files_of_this_host(run_dir);
+  const Paths mine = files_of_this_host(run_dir);
   const bool is_alone = mine.size() == files_of_all_attempts(run_dir).size();
   const std::string name = is_alone ? "trace.json" : cat("trace.", activity_host_name(), ".json");
   const auto merged = merge_files(run_dir, mine, name);

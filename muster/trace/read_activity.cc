@@ -273,9 +273,8 @@ std::vector<ActivityFile> activity_files(const std::string& run_dir, std::option
   return {by_rank.begin(), by_rank.end()};
 }
 
-std::vector<ActivityView> readable_activity(const std::string& run_dir,
-                                            std::optional<int> attempt) {
-  std::vector<ActivityView> views;
+ActivityViews readable_activity(const std::string& run_dir, std::optional<int> attempt) {
+  ActivityViews views;
   for (const ActivityFile& file : activity_files(run_dir, attempt)) {
     try {
       views.push_back(read_activity(file.path));

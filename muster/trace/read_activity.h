@@ -84,6 +84,7 @@ struct ActivityView {
   // By its host's monotonic clock: what a rank that was killed is known to have lived until.
   int64_t last_sign_ns() const;
 };
+using ActivityViews = std::vector<ActivityView>;
 
 // The bytes are of one moment, or steady_copy() has them. `name` is what errors call them. Throws:
 // invalid_argument for what is no activity file, or one of another version.
@@ -104,8 +105,7 @@ std::vector<ActivityFile> activity_files(const std::string& run_dir,
                                          std::optional<int> attempt = {});
 
 // Of those files that can be read. Throws: as activity_files.
-std::vector<ActivityView> readable_activity(const std::string& run_dir,
-                                            std::optional<int> attempt = {});
+ActivityViews readable_activity(const std::string& run_dir, std::optional<int> attempt = {});
 
 // This host's name as ActivityView::host has it.
 std::string activity_host_name();

@@ -118,7 +118,7 @@ void invent_uuids(Host& host) {
   }
 }
 
-std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus) {
+std::optional<Repeated> first_repeated(const Gpus& gpus) {
   StringSet seen;
   std::optional<Repeated> found;
   const auto look = [&](const char* what, const std::string& value) {

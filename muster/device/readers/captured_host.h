@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "muster/device/inventory.h"
 
@@ -39,7 +38,7 @@ struct Repeated {
   const char* what;  // "index", "UUID", "PCI address"
   std::string value;
 };
-std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus);
+std::optional<Repeated> first_repeated(const Gpus& gpus);
 
 // The last step of every reader of one host: invents the UUIDs that healthy GPUs lack, and says why
 // there are no GPUs. `what` names the file in errors. Throws: invalid_argument when two GPUs share

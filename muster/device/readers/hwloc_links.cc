@@ -31,11 +31,8 @@ StringViews words_in(xml_node matrix, const char* name) {
 }
 
 // Returns those words as numbers; "OSDev:802" counts as 802.
-std::vector<int64_t> numbers_in(const XmlFile& file,
-                                xml_node matrix,
-                                const char* name,
-                                size_t most) {
-  std::vector<int64_t> numbers;
+Int64s numbers_in(const XmlFile& file, xml_node matrix, const char* name, size_t most) {
+  Int64s numbers;
   for (const std::string_view word : words_in(matrix, name)) {
     const auto value = parse_int(word.substr(word.find(':') + 1));
     if (!value || *value < 0)
@@ -48,10 +45,10 @@ std::vector<int64_t> numbers_in(const XmlFile& file,
 
 // Unidirectional bandwidths in MB/s, by pairs of objects' gp_index.
 struct BandwidthMatrix {
-  std::vector<int64_t> objects = {};
+  Int64s objects = {};
   std::vector<bool> may_be_switch =
-      {};  // a processor that GPUs have links to (POWER) passes nothing on
-  std::vector<int64_t> values = {};  // row by row
+      {};              // a processor that GPUs have links to (POWER) passes nothing on
+  Int64s values = {};  // row by row
 };
 
 // Reads the first matrix whose name is `name` ("NVLinkBandwidth"), as hwloc writes one of each;
@@ -81,7 +78,7 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
 // Bandwidths between GPUs by their positions, straight and through switches.
 class Bandwidths {
  public:
-  Bandwidths(const BandwidthMatrix& matrix, const std::vector<HwlocDevice>& gpus)
+  Bandwidths(const BandwidthMatrix& matrix, const HwlocDevices& gpus)
       : matrix_(matrix), rows_(gpus.size(), kNone), through_(gpus.size(), 0) {
     std::map<int64_t, size_t> row_of;
     for (const size_t row : indices_of(matrix.objects))
@@ -129,14 +126,14 @@ class Bandwidths {
   }
 
   const BandwidthMatrix& matrix_;
-  Indices rows_;                 // of each GPU
-  std::vector<double> through_;  // of each GPU: to all switches
+  Indices rows_;     // of each GPU
+  Doubles through_;  // of each GPU: to all switches
 };
 
 // Sets the link of every pair that the matrix joins. Its bandwidths are in MB/s, those of one link
 // in GB/s.
 void set_links(LinkMatrix& links,
-               const std::vector<HwlocDevice>& gpus,
+               const HwlocDevices& gpus,
                const BandwidthMatrix& matrix,
                LinkKind kind) {
   const Bandwidths bandwidths(matrix, gpus);
@@ -155,9 +152,7 @@ void set_links(LinkMatrix& links,
 }  // namespace
 
 // A bandwidth counts before the way over PCI, which every pair of GPUs has.
-LinkMatrix hwloc_gpu_links(const XmlFile& file,
-                           const DeviceTree& tree,
-                           const std::vector<HwlocDevice>& gpus) {
+LinkMatrix hwloc_gpu_links(const XmlFile& file, const DeviceTree& tree, const HwlocDevices& gpus) {
   const auto places = mapped(gpus, &HwlocDevice::place);
   LinkMatrix links = tree.links(places, places);
   set_links(links, gpus, read_bandwidths(file, "NVLinkBandwidth"), LinkKind::nvlink);

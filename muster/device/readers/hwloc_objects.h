@@ -20,13 +20,12 @@ struct HwlocDevice {
   std::string nic_name = {};
   std::optional<int> number = {};  // nvml3, rsmi0
   // gp_index of the PCI device and of what the system calls it.
-  std::vector<int64_t> object_numbers = {};
+  Int64s object_numbers = {};
 };
+using HwlocDevices = std::vector<HwlocDevice>;
 
 // Links of GPUs with each other: those of `tree`, and better ones where the file has bandwidths.
 // Throws: invalid_argument when these are no square, or too many.
-LinkMatrix hwloc_gpu_links(const XmlFile& file,
-                           const DeviceTree& tree,
-                           const std::vector<HwlocDevice>& gpus);
+LinkMatrix hwloc_gpu_links(const XmlFile& file, const DeviceTree& tree, const HwlocDevices& gpus);
 
 }  // namespace muster

@@ -10,10 +10,8 @@
 #include <cstdlib>
 #include <map>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/lists.h"
@@ -75,8 +73,8 @@ bool looks_like_gpu(const PciType& type) {
 }
 
 // Whether all of the devices have numbers, each another.
-bool are_numbered(const std::vector<HwlocDevice>& devices) {
-  std::set<int> numbers;
+bool are_numbered(const HwlocDevices& devices) {
+  IntSet numbers;
   return all_of(devices, [&](const HwlocDevice& device) {
     return device.number && numbers.insert(*device.number).second;
   });
@@ -354,8 +352,8 @@ class HwlocReader {
   int shared_l3_ = 0;
   int socket_of_l3_ = -1;  // which shares it; -1: none yet
   int num_cpus_ = 0;
-  std::vector<HwlocDevice> gpus_;
-  std::vector<HwlocDevice> nics_;
+  HwlocDevices gpus_;
+  HwlocDevices nics_;
   Host host_;
 };
 

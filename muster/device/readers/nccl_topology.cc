@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -115,7 +114,7 @@ class NcclReader {
 
   // A number comes twice where each process sees one GPU, which is its device 0.
   bool devs_repeat() const {
-    std::set<int> devs;
+    IntSet devs;
     return any_of(
         gpus_, [&](const FoundGpu& found) { return found.dev && !devs.insert(*found.dev).second; });
   }

@@ -8,7 +8,6 @@
 #include <map>
 #include <optional>
 #include <ranges>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -367,7 +366,7 @@ class TopoReader {
   size_t num_gpus_ = 0;
   Indices tail_;  // where the columns after those begin
   LinkMatrix matrix_;
-  std::set<int> cpus_;  // near any GPU
+  IntSet cpus_;  // near any GPU
   Host host_;
 };
 

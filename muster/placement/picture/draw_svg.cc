@@ -8,7 +8,6 @@
 #include <cmath>
 #include <map>
 #include <ranges>
-#include <set>
 #include <string_view>
 #include <vector>
 
@@ -139,7 +138,7 @@ SvgStyle line_style(const Link& link) {
 struct HostRanks {
   std::map<const Gpu*, Ints> by_gpu;
   std::vector<const RankPlan*> on_cpu;
-  std::set<int> bound_cpus;
+  IntSet bound_cpus;
   int chip_rows = 0;
 };
 

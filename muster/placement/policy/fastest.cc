@@ -2,7 +2,6 @@
 // which is the index unless the user gave another.
 #include <algorithm>
 #include <functional>
-#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
@@ -13,7 +12,7 @@
 namespace muster {
 namespace {
 
-std::vector<PolicyChoice> choose_fastest(const PolicyInput& input, int num_ranks) {
+PolicyChoices choose_fastest(const PolicyInput& input, int num_ranks) {
   const auto scores = mapped(input.gpus, [&](const UsableGpu& gpu) {
     return need_score(input.request.scores, input.host, gpu, "--policy fastest");
   });

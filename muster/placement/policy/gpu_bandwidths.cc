@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
@@ -31,7 +30,7 @@ const Link* link_between(const PolicyInput& input, const UsableGpu& a, const Usa
 
 Bandwidths gpu_bandwidths(const PolicyInput& input) {
   const auto& gpus = input.gpus;
-  Bandwidths all(gpus.size(), std::vector<int64_t>(gpus.size()));
+  Bandwidths all(gpus.size(), Int64s(gpus.size()));
   for (const size_t a : indices_of(gpus)) {
     for (size_t b = 0; b < a; ++b) {
       const double slower =

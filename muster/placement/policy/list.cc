@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"
@@ -104,7 +103,7 @@ std::string beginning_of_map(const Ints& map) {
   return cat(join(shown, ","), map.size() > kMostShown ? ",…" : "");
 }
 
-std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
+PolicyChoices choose_list(const PolicyInput& input, int num_ranks) {
   const Ints map = indices_for(input, num_ranks);
   // A map may be gone round by --surplus share; a function was told how many are wanted.
   const int count = int_size(map);
@@ -126,7 +125,7 @@ std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
   const std::string of =
       input.request.choose ? "what Request::choose gave" : cat("--map ", beginning_of_map(map));
   std::map<int, size_t> mentions;
-  std::vector<PolicyChoice> choices;
+  PolicyChoices choices;
   for (int rank = 0; rank < num_ranks; ++rank) {
     const int place = rank % count;
     choices.push_back(

@@ -154,9 +154,9 @@ Fit fit_somehow(const PolicyInput& input, int num_ranks) {
                          next_step(input));
 }
 
-std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks) {
+PolicyChoices choose_memory(const PolicyInput& input, int num_ranks) {
   const Fit fit = fit_somehow(input, num_ranks);
-  std::vector<PolicyChoice> choices;
+  PolicyChoices choices;
   for (int rank = 0; rank < num_ranks; ++rank) {
     const UsableGpu& gpu = input.gpus[fit.gpu_of_rank[rank]];
     const std::string need = format_bytes(rank_memory_need(input.request, rank));

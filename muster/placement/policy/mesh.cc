@@ -6,7 +6,6 @@
 #include <numeric>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
@@ -22,7 +21,7 @@ namespace {
 
 // Returns how much of each axis lies within a host of `num_ranks` ranks; the last axis first gets
 // what it needs. Ranks that no axis takes make an axis of their own before the others.
-Ints sizes_in_host(const std::vector<MeshAxis>& axes, int num_ranks) {
+Ints sizes_in_host(const MeshAxes& axes, int num_ranks) {
   Ints sizes(axes.size(), 1);
   for (size_t axis = axes.size(); axis-- > 0 && num_ranks > 1;) {
     const int size = axes[axis].size < 1 ? num_ranks : axes[axis].size;
@@ -79,7 +78,7 @@ Indices order_of_kind(const Bandwidths& all, const Ints& sizes) {
 }
 
 // Ranks that share GPUs get them in turn, since an order of GPUs says nothing of them.
-std::vector<PolicyChoice> choose_mesh(const PolicyInput& input, int num_ranks) {
+PolicyChoices choose_mesh(const PolicyInput& input, int num_ranks) {
   const Bandwidths all = gpu_bandwidths(input);
   const bool share = num_ranks > int_size(input.gpus);
   if (share || fastest_link(all) == 0) {

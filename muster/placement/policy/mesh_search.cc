@@ -171,7 +171,7 @@ class RowPacker {
 
 // Returns the bandwidths of some devices with each other.
 Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
-  Bandwidths part(devices.size(), std::vector<int64_t>(devices.size()));
+  Bandwidths part(devices.size(), Int64s(devices.size()));
   for (const size_t a : indices_of(devices)) {
     for (const size_t b : indices_of(devices))
       part[a][b] = bandwidth[devices[a]][devices[b]];
@@ -181,7 +181,7 @@ Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
 
 // Returns what all links between each two rows add up to.
 Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) {
-  Bandwidths sums(rows.size(), std::vector<int64_t>(rows.size()));
+  Bandwidths sums(rows.size(), Int64s(rows.size()));
   for (const size_t a : indices_of(rows)) {
     for (const size_t b : indices_of(rows)) {
       for (const size_t one : rows[a]) {
@@ -194,8 +194,8 @@ Bandwidths between(const Bandwidths& bandwidth, const std::vector<Order>& rows) 
 }
 
 // Returns the fastest bandwidths that there are; fewer of them where there are many devices.
-std::vector<int64_t> thresholds_of(const Bandwidths& bandwidth) {
-  std::vector<int64_t> thresholds = link_bandwidths(bandwidth);
+Int64s thresholds_of(const Bandwidths& bandwidth) {
+  Int64s thresholds = link_bandwidths(bandwidth);
   std::ranges::reverse(thresholds);
   const size_t most = kMaxThresholds * kThoroughSize / std::max(kThoroughSize, bandwidth.size());
   thresholds.resize(std::min(thresholds.size(), std::max<size_t>(most, 1)));

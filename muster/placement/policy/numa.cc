@@ -13,7 +13,7 @@
 namespace muster {
 namespace {
 
-std::vector<PolicyChoice> choose_numa(const PolicyInput& input, int num_ranks) {
+PolicyChoices choose_numa(const PolicyInput& input, int num_ranks) {
   std::vector<UsableGpu> order;
   Strings reasons;
   const auto groups = gpus_by_numa_node(input);

@@ -58,7 +58,7 @@ std::vector<UsableGpu> pack_order(const PolicyInput& input, int count) {
 }
 
 // More ranks than GPUs go round the same order again.
-std::vector<PolicyChoice> choose_pack(const PolicyInput& input, int num_ranks) {
+PolicyChoices choose_pack(const PolicyInput& input, int num_ranks) {
   const auto order = pack_order(input, std::min(num_ranks, int_size(input.gpus)));
   return in_turn(order, num_ranks, [&](size_t place) {
     return cat("pack: ", node_and_load_text(input.host, order[place]));

@@ -27,6 +27,7 @@ struct PolicyChoice {
   UsableGpu gpu;
   std::string reason;  // in plain words, starting with the policy's name
 };
+using PolicyChoices = std::vector<PolicyChoice>;
 
 struct Policy {
   const char* name;
@@ -37,7 +38,7 @@ struct Policy {
 
   // Returns a GPU for each of local ranks 0 … num_ranks-1. num_ranks exceeds `capacity` only with
   // Surplus::share.
-  std::vector<PolicyChoice> (*choose)(const PolicyInput& input, int num_ranks);
+  PolicyChoices (*choose)(const PolicyInput& input, int num_ranks);
 
   // Why `num_ranks`, more than `capacity`, are too many, for error messages. Null: too few GPUs.
   std::string (*why_too_many)(const PolicyInput& input, int num_ranks) = nullptr;
@@ -59,10 +60,8 @@ std::vector<UsableGpu> gpus_in_order(const PolicyInput& input, const Indices& pl
 
 // Puts local rank r on order[r % count], with reason(index in `order`).
 template <class Reason>
-std::vector<PolicyChoice> in_turn(const std::vector<UsableGpu>& order,
-                                  int num_ranks,
-                                  const Reason& reason) {
-  std::vector<PolicyChoice> choices;
+PolicyChoices in_turn(const std::vector<UsableGpu>& order, int num_ranks, const Reason& reason) {
+  PolicyChoices choices;
   choices.reserve(num_ranks);
   for (int rank = 0; rank < num_ranks; ++rank) {
     const size_t place = rank % order.size();

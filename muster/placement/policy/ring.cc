@@ -38,7 +38,7 @@ class ExactRing {
   // Returns the largest bandwidth that all links of some ring reach: by bisection, since a ring of
   // fast links is one of slower ones too.
   int64_t best_slowest() const {
-    const std::vector<int64_t> values = link_bandwidths(bandwidth_);
+    const Int64s values = link_bandwidths(bandwidth_);
     const auto fails = std::partition_point(
         values.begin() + 1, values.end(), [&](int64_t least) { return has_ring(least); });
     return *(fails - 1);
@@ -178,7 +178,7 @@ class ExactRing {
   const size_t n_;
   const int count_;
   int64_t slowest_ = 0;
-  std::vector<int64_t> totals_;
+  Int64s totals_;
 };
 
 // Returns the quality of the links whose two devices are in one group.
@@ -194,7 +194,7 @@ RingQuality quality_within(const Bandwidths& bandwidth, const Indices& ring, siz
 }  // namespace
 
 // Links have no direction, so half of the matrix is enough.
-std::vector<int64_t> link_bandwidths(const Bandwidths& bandwidth) {
+Int64s link_bandwidths(const Bandwidths& bandwidth) {
   std::set<int64_t> values;
   for (const size_t a : indices_of(bandwidth))
     values.insert(bandwidth[a].begin(), bandwidth[a].begin() + a);

@@ -36,7 +36,7 @@ RingQuality ring_quality(const Bandwidths& bandwidth, const Indices& ring);
 Indices turned_to_groups(const Bandwidths& bandwidth, Indices ring, size_t group);
 
 // The bandwidths that there are between two devices, each once, from the lowest.
-std::vector<int64_t> link_bandwidths(const Bandwidths& bandwidth);
+Int64s link_bandwidths(const Bandwidths& bandwidth);
 
 // 0 where there are no links.
 int64_t fastest_link(const Bandwidths& bandwidth);

@@ -125,7 +125,7 @@ class PathRotation {
 // Returns the ring whose slowest link is as fast as rotations find. The search is by bisection: a
 // ring of fast links is one of slower links too.
 std::optional<Indices> ring_of_fast_links(const Bandwidths& bandwidth, size_t count) {
-  const std::vector<int64_t> sorted = link_bandwidths(bandwidth);
+  const Int64s sorted = link_bandwidths(bandwidth);
   std::optional<Indices> best;
   size_t low = 0;
   size_t high = sorted.size();
@@ -148,7 +148,7 @@ Indices greedy_order(const Bandwidths& bandwidth, size_t start) {
   Indices left = numbers_below(bandwidth.size());
   std::erase(left, start);
   while (!left.empty()) {
-    const std::vector<int64_t>& links = bandwidth[order.back()];
+    const Int64s& links = bandwidth[order.back()];
     const auto fastest =
         std::ranges::max_element(left, {}, [&](size_t next) { return links[next]; });
     order.push_back(*fastest);

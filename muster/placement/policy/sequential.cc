@@ -2,7 +2,6 @@
 #include "muster/base/strings.h"
 
 #include <string>
-#include <vector>
 
 #include "muster/placement/policy/policy.h"
 
@@ -18,7 +17,7 @@ std::string beginning_of_selection(const std::string& selection) {
   return end == npos ? "…" : selection.substr(0, end) + ",…";
 }
 
-std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
+PolicyChoices choose_sequential(const PolicyInput& input, int num_ranks) {
   const size_t count = input.gpus.size();
   const Selection& selection = input.request.gpus;
   std::string all = plural(count, "GPU");

@@ -58,7 +58,7 @@ Bandwidths bandwidths(const PolicyInput& input) {
 }
 
 // More ranks than GPUs go round the same ring again.
-std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_ranks) {
+PolicyChoices choose_topology(const PolicyInput& input, int num_ranks) {
   const size_t count = std::min<size_t>(num_ranks, input.gpus.size());
   if (count == 1) {
     return in_turn({input.gpus[0]}, num_ranks, [](size_t) { return "topology: one GPU, no link"; });

@@ -17,13 +17,13 @@ namespace muster {
 namespace {
 
 // Returns the positions of a vendor's GPUs, in the order of their indices.
-Indices in_index_order(const std::vector<Gpu>& gpus, Vendor vendor) {
+Indices in_index_order(const Gpus& gpus, Vendor vendor) {
   Indices order = filtered_indices(gpus.size(), [&](size_t i) { return gpus[i].vendor == vendor; });
   std::ranges::sort(order, {}, [&](size_t position) { return gpus[position].index; });
   return order;
 }
 
-bool models_differ(const std::vector<Gpu>& gpus) {
+bool models_differ(const Gpus& gpus) {
   return distinct(gpus, &Gpu::model).size() > 1;
 }
 
