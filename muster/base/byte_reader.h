@@ -38,7 +38,7 @@ class ByteReader {
     const size_t digits = rest_.find(end);
     const auto number = parse_int(rest_.substr(0, digits));
     if (digits == npos || !number || *number < 0)
-      fail("a number", cat("'", printable(std::string(rest_.substr(0, 20))), "'"));
+      fail("a number", in_quotes(printable(rest_.substr(0, 20))));
     rest_.remove_prefix(digits + 1);
     return *number;
   }

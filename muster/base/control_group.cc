@@ -3,11 +3,11 @@
 // the way up to the mount. A file that is not there says nothing.
 #include "muster/base/control_group.h"
 
-#include <filesystem>
 #include <system_error>
 
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -17,11 +17,6 @@ namespace {
 // The file's text; empty when it cannot be read.
 std::string text_of_file(const std::string& path) {
   return try_read_file(path).value_or("");
-}
-
-bool is_folder(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::is_directory(path, error);
 }
 
 // In a container the path may be the outside's; then the mount itself is the group.

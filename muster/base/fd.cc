@@ -55,12 +55,12 @@ std::string expect_small(std::string bytes, const std::string& path) {
 // kernel calls it.
 std::string shown_target(int fd, const std::string& path) {
   if (!path.empty())
-    return cat("'", path, "'");
+    return in_quotes(path);
   if (fd == STDOUT_FILENO || fd == STDERR_FILENO)
     return fd == STDOUT_FILENO ? "to standard output" : "to standard error";
   std::error_code unknown;
   const auto target = std::filesystem::read_symlink(cat("/proc/self/fd/", fd), unknown);
-  return unknown ? cat("to descriptor ", fd) : cat("'", printable(target.string()), "'");
+  return unknown ? cat("to descriptor ", fd) : in_quotes(printable(target.string()));
 }
 
 }  // namespace

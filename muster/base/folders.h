@@ -24,6 +24,12 @@ inline bool path_exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, error);
 }
 
+// Whether a folder is there, behind links too.
+inline bool is_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
 // The path's last part: "run.json" of "runs/digits/run.json".
 inline std::string file_name(const std::filesystem::path& path) {
   return path.filename().string();

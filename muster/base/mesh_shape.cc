@@ -36,7 +36,7 @@ bool is_word(std::string_view name) {
 // `taken` are the names of the axes before.
 void take_name(const std::string& name, StringSet& taken) {
   if (!is_word(name))
-    refuse_mesh("letters, digits and _ in an axis' name", cat("'", printable(name), "'"));
+    refuse_mesh("letters, digits and _ in an axis' name", in_quotes(printable(name)));
   if (!taken.insert(name).second)
     refuse_mesh("each axis once", cat("'", printable(name), "' twice"));
 }
@@ -47,7 +47,7 @@ MeshAxis parse_axis(const std::string& text) {
   const std::string size = text.substr(std::min(equals + 1, text.size()));
   const auto number = parse_as<int>(size);
   if (!number)
-    refuse_mesh("NAME=SIZE for each axis", cat("'", printable(text), "'"));
+    refuse_mesh("NAME=SIZE for each axis", in_quotes(printable(text)));
   return {.name = text.substr(0, equals), .size = *number};
 }
 
@@ -84,7 +84,7 @@ size_t MeshShape::axis(std::string_view name) const {
   if (found != axes.end())
     return found - axes.begin();
   refuse_mesh(cat("an axis of ", axes.empty() ? "a mesh without axes" : to_string(*this)),
-              cat("'", printable(name), "'"));
+              in_quotes(printable(name)));
 }
 
 // Takes the digits of the rank, from the lowest one up.
@@ -169,10 +169,9 @@ std::string to_string(const MeshShape& shape) {
 
 std::string coordinates_text(const MeshShape& shape, int rank) {
   const auto found = shape.coordinates(rank);
-  Strings parts;
-  for (const size_t i : indices_of(found))
-    parts.push_back(cat(shape.axes[i].name, " ", found[i]));
-  return join(parts, ", ");
+  return join(
+      mapped(indices_of(found), [&](size_t i) { return cat(shape.axes[i].name, " ", found[i]); }),
+      ", ");
 }
 
 }  // namespace muster

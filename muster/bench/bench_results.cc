@@ -26,7 +26,7 @@ constexpr const char* kResultsFile = "MUSTER_BENCH_RESULTS";
 BenchRun with_results(const std::function<int()>& start) {
   std::string folder = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr)
-    fail_errno(cat("cannot make '", folder, "'"), errno);
+    fail_errno(errno, "cannot make '", folder, "'");
   const std::string file = folder + "/results";
   ::setenv(kResultsFile, file.c_str(), 1);
   BenchRun done{.exit_code = start()};

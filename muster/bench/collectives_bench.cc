@@ -22,6 +22,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/named_file.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_results.h"
@@ -44,12 +45,10 @@ at::ScalarType type_named(const std::string& name) {
                                                        {"float16", at::kHalf},
                                                        {"int32", at::kInt},
                                                        {"int64", at::kLong}};
-  const auto found = types.find(name);
-  if (found == types.end()) {
-    throw invalid_argument(
-        "--dtype: expected float32, float64, bfloat16, float16, int32 or int64, got '", name, "'");
-  }
-  return found->second;
+  if (const at::ScalarType* const type = value_at(types, name))
+    return *type;
+  throw invalid_argument(
+      "--dtype: expected float32, float64, bfloat16, float16, int32 or int64, got '", name, "'");
 }
 
 // One operation on one backend, of one size: its tensors, and what they must hold afterwards. The

@@ -153,18 +153,17 @@ void keep_freed_memory() {
 }
 
 void log_round(int round, const DdpBenchOptions& options) {
-  log(LogLevel::info,
-      cat("round ",
-          round + 1,
-          " of ",
-          options.rounds,
-          ": ",
-          options.model,
-          ", batch ",
-          options.batch,
-          ", ",
-          options.ranks,
-          " ranks"));
+  log_info("round ",
+           round + 1,
+           " of ",
+           options.rounds,
+           ": ",
+           options.model,
+           ", batch ",
+           options.batch,
+           ", ",
+           options.ranks,
+           " ranks");
 }
 
 // One round of Python's DDP, on ranks of its own.

@@ -252,13 +252,13 @@ int main(int argc, char** argv) {
     const std::string message = muster::own_message(app, error);
     if (message.empty())
       return app.exit(error) == 0 ? 0 : 2;
-    muster::log(muster::LogLevel::error, message);
+    muster::log_error(message);
     return 2;
   } catch (const muster::Error& error) {
-    muster::log(muster::LogLevel::error, error.message());
+    muster::log_error(error.message());
     return error.code() == muster::ErrorCode::invalid_argument ? 2 : 1;
   } catch (const std::exception& error) {
-    muster::log(muster::LogLevel::error, error.what());
+    muster::log_error(error.what());
     return 1;
   }
 }

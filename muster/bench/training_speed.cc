@@ -41,7 +41,7 @@ class Trainer {
     for (int i = 0; i < kLeastSteps; ++i)
       step(inputs, classes);
     finish();
-    const Clock::time_point start = Clock::now();
+    const TimePoint start = Clock::now();
     int steps = 0;
     while (steps < kLeastSteps || seconds_since(start) < seconds) {
       step(inputs, classes);

@@ -100,11 +100,11 @@ void tell_of_merged_jobs(const LaunchOptions& options,
     return;
   // Arguments may well be a host's own, such as its folder.
   log(first.ends_with(" " + ours.program) ? LogLevel::info : LogLevel::warn,
-      cat("this host joins the job at ",
-          cluster.endpoint,
-          served,
-          how,
-          "; if these are two jobs, give each a --rdzv-id or a --rdzv-endpoint of its own"));
+      "this host joins the job at ",
+      cluster.endpoint,
+      served,
+      how,
+      "; if these are two jobs, give each a --rdzv-id or a --rdzv-endpoint of its own");
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ Strings files_in(const std::string& path) {
       files.push_back(entry);
   }
   if (error)
-    fail_errno(cat("cannot list '", path, "'"), error.value());
+    fail_errno(error.value(), "cannot list '", path, "'");
   if (files.empty())
     refuse(path, "a folder with inventories", "no file");
   std::ranges::sort(files);
@@ -268,8 +268,7 @@ Inventory parse_inventory(const std::string& text, const std::string& source) {
 }
 
 Inventory read_inventory(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error))
+  if (is_folder(path))
     return read_folder(path);
   return parse_inventory(read_bounded(path), path);
 }

@@ -42,8 +42,7 @@ std::unique_ptr<TopSampler> own_sampler() {
 
 // The sampler is made at the first look, since the job's note may not be there before.
 std::function<std::string(RankRange)> own_rank_sampler() {
-  return [sampler = std::shared_ptr<TopSampler>(),
-          last = Clock::time_point()](RankRange range) mutable {
+  return [sampler = std::shared_ptr<TopSampler>(), last = TimePoint()](RankRange range) mutable {
     if (!sampler)
       sampler = own_sampler();
     if (!sampler)

@@ -231,7 +231,7 @@ void read_into(MetricsReader& reader, int fd, const std::string& path, uint64_t 
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0)
-      fail_errno(cat("cannot read '", path, "'"), errno);
+      fail_errno(errno, "cannot read '", path, "'");
     reader.take_bytes(std::string_view(buffer.data(), got));
     total += got;
   }

@@ -2,7 +2,6 @@
 // on the page; only a folder without any of them is an error.
 #include "muster/report/report.h"
 
-#include <filesystem>
 #include <system_error>
 
 #include "muster/base/error.h"
@@ -28,10 +27,9 @@ namespace {
 
 // Throws: invalid_argument for a path that is no folder.
 void check_folder_of_run(const std::string& folder) {
-  std::error_code error;
   if (!path_exists(folder))
     refuse_folder(folder, "which is not there");
-  if (!std::filesystem::is_directory(folder, error))
+  if (!is_folder(folder))
     refuse_folder(folder, "which is no folder");
 }
 

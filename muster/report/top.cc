@@ -234,7 +234,7 @@ void TopSampler::note_speed(Before& before, const ActivityView& view) {
 }
 
 // The use of the CPU is a difference: to the last look at this process, or to its start.
-void TopSampler::add_process(TopRank& rank, const RankUsage& process, Clock::time_point now) {
+void TopSampler::add_process(TopRank& rank, const RankUsage& process, TimePoint now) {
   rank.pid = process.pid;
   rank.state = process.stopped ? "stopped" : "running";
   rank.memory_bytes = process.memory_bytes;

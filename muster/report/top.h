@@ -73,7 +73,7 @@ class TopSampler {
   // The last sample of a rank: speeds are differences to it.
   struct Before {
     ActivityView activity;
-    Clock::time_point at;
+    TimePoint at;
     double cpu_seconds = 0;
     int pid = 0;
     std::optional<double> seconds_per_step;
@@ -92,7 +92,7 @@ class TopSampler {
   IntSet add_processes(TopView& view, const LiveRanks& live);
   void add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns);
   static void note_speed(Before& before, const ActivityView& view);
-  void add_process(TopRank& rank, const RankUsage& process, Clock::time_point now);
+  void add_process(TopRank& rank, const RankUsage& process, TimePoint now);
 
   std::string run_dir_;
   std::optional<JobNote> job_;

@@ -17,10 +17,10 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
-#include "muster/base/indices_of.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/pauses.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -109,7 +109,7 @@ std::optional<std::string> value_in(const Json& range) {
 // Calls `read` with what etcd has answered. Something else may listen there.
 template <class Read>
 auto read_answer(const std::string& text, const Read& read) {
-  std::string got = cat("'", printable(text.substr(0, kShownOfAnswer)), "'");
+  std::string got = in_quotes(printable(text.substr(0, kShownOfAnswer)));
   try {
     if (!nests_too_deep(text))
       return read(Json::parse(text));
@@ -349,12 +349,8 @@ StoreValues EtcdStore::values(const Strings& keys) {
 
 Strings EtcdStore::missing(const Strings& keys) {
   const auto found = values(keys);
-  Strings missing;
-  for (const size_t i : indices_of(keys)) {
-    if (!found[i])
-      missing.push_back(keys[i]);
-  }
-  return missing;
+  const auto absent = filtered_indices(keys.size(), [&](size_t i) { return !found[i]; });
+  return mapped(absent, [&](size_t i) { return keys[i]; });
 }
 
 bool EtcdStore::check(const Strings& keys) {

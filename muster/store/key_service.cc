@@ -169,9 +169,7 @@ void KeyService::expire(TimePoint now, Answers& answers) {
 }
 
 std::optional<TimePoint> KeyService::next_deadline() const {
-  if (deadlines_.empty())
-    return std::nullopt;
-  return deadlines_.begin()->first;
+  return deadlines_.empty() ? std::nullopt : std::optional(deadlines_.begin()->first);
 }
 
 // Takes the client off every list.

@@ -148,7 +148,7 @@ bool is_for_a_group_by_root(const struct stat& info) {
 
 Fd open_private_file(const std::string& path) {
   Fd fd = open_path(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, "secret: cannot open");
-  const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
+  const struct stat info = stat_of(fd.get(), in_quotes(path));
   if (!S_ISREG(info.st_mode)) {
     throw failed_precondition("secret: expected '",
                               printable(path),

@@ -107,6 +107,14 @@ SocketAddress unmapped(const SocketAddress& address) {
 }
 
 // 0 for a unix socket.
+SocketAddress address_by(const auto& ask, int fd, const char* failing) {
+  SocketAddress address;
+  address.size = sizeof(address.storage);
+  if (ask(fd, address.get(), &address.size) != 0)
+    fail_errno(failing, errno);
+  return address;
+}
+
 uint16_t port_of(const SocketAddress& address) {
   if (address.family() == AF_INET)
     return ntohs(address_as<sockaddr_in>(address).sin_port);
@@ -262,20 +270,12 @@ bool is_loopback(const SocketAddress& mapped) {
 }
 
 SocketAddress local_address(int fd) {
-  SocketAddress address;
-  address.size = sizeof(address.storage);
-  if (::getsockname(fd, address.get(), &address.size) != 0)
-    fail_errno("store: cannot tell a socket's address", errno);
-  return address;
+  return address_by(::getsockname, fd, "store: cannot tell a socket's address");
 }
 
 // A peer that has gone already has no address.
 SocketAddress peer_address(int fd) {
-  SocketAddress address;
-  address.size = sizeof(address.storage);
-  if (::getpeername(fd, address.get(), &address.size) != 0)
-    fail_errno("store: cannot tell a peer's address", errno);
-  return address;
+  return address_by(::getpeername, fd, "store: cannot tell a peer's address");
 }
 
 // A port whose last connections are still fading out may be taken; one with a listener may not.

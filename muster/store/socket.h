@@ -14,8 +14,7 @@
 namespace muster {
 
 // Another process has the address.
-class AddressInUse : public Error {
- public:
+struct AddressInUse : Error {
   using Error::Error;
 };
 

@@ -19,8 +19,7 @@ namespace muster {
 
 // The process that served the store has ended: nobody listens there any more, and to wait helps
 // nobody.
-class StoreGone : public Error {
- public:
+struct StoreGone : Error {
   using Error::Error;
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 // Keys come from programs, and may be any bytes of any length.
 std::string quote(std::string_view text) {
-  return cat("'", escaped(text, 80), "'");
+  return in_quotes(escaped(text, 80));
 }
 
 }  // namespace
@@ -60,12 +60,10 @@ Table::Comparison Table::compare(const std::string& key,
 }
 
 StoreValues Table::values(const Strings& keys) const {
-  StoreValues values;
-  for (const std::string& key : keys) {
+  return mapped(keys, [&](const std::string& key) {
     const std::string* const value = find(key);
-    values.push_back(value == nullptr ? std::nullopt : std::optional(*value));
-  }
-  return values;
+    return value == nullptr ? std::nullopt : std::optional(*value);
+  });
 }
 
 size_t Table::first_missing(const Strings& keys, size_t from) const {

@@ -58,8 +58,8 @@ Fd open_activity_file(const std::string& path) {
     throw failed_precondition(
         "activity: expected '", path, "' for this process alone, got another that writes to it");
   if (const int failed = ::posix_fallocate(file.get(), 0, sizeof(ActivityLayout)); failed != 0)
-    fail_errno(cat("activity: cannot make '", path, "' ", sizeof(ActivityLayout), " bytes long"),
-               failed);
+    fail_errno(
+        failed, "activity: cannot make '", path, "' ", sizeof(ActivityLayout), " bytes long");
   return file;
 }
 

@@ -194,7 +194,7 @@ std::optional<Divergence> difference_at(const GroupPaths& paths,
   std::vector<const RankPath*> others;
   for (const auto& [text, made] : meeting.by_text) {
     if (text != common->first)
-      others.insert(others.end(), made.begin(), made.end());
+      append_all(others, made);
   }
   if (!others.empty())
     return divergence_of(Divergence::Kind::other_call, group, sequence, others, common->second);

@@ -30,7 +30,7 @@ void publish(TraceEvent& event, EventKind kind) {
 Fd open_events(const std::string& path) {
   Fd file = open_mapped_file("trace", path, O_TRUNC);
   if (const int failed = ::posix_fallocate(file.get(), 0, sizeof(EventHeader)); failed != 0)
-    fail_errno(cat("trace: cannot make '", path, "' longer"), failed);
+    fail_errno(failed, "trace: cannot make '", path, "' longer");
   return file;
 }
 

@@ -30,11 +30,6 @@ constexpr std::chrono::seconds kAskedFor{5};
 constexpr std::chrono::seconds kFresh{4};  // they are asked for each second
 constexpr size_t kMostLateText = 65536;
 
-bool is_folder_of_copies(const fs::path& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
-
 }  // namespace
 
 std::string hosts_folder(const std::string& run_dir) {
@@ -143,11 +138,11 @@ std::vector<LateRequest> take_late_requests(const std::string& run_dir) {
 
 void remove_host_samples(const std::string& run_dir) {
   const Paths paths = paths_in(hosts_folder(run_dir));
-  const bool has_copies = any_of(paths, is_folder_of_copies);
+  const bool has_copies = any_of(paths, is_folder);
   for (const fs::path& path : paths) {
     const bool is_launch_of_copies = has_copies && path.filename() == "launch";
     std::error_code failed;
-    if (!is_folder_of_copies(path) && !is_launch_of_copies)
+    if (!is_folder(path) && !is_launch_of_copies)
       fs::remove(path, failed);
   }
   ::rmdir(hosts_folder(run_dir).c_str());

@@ -26,14 +26,14 @@ Fd open_mapped_file(const std::string& who, const std::string& path, int flags) 
                 error.message());
   Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0644));
   if (!file.valid())
-    fail_errno(cat(who, ": cannot open '", path, "'"), errno);
+    fail_errno(errno, who, ": cannot open '", path, "'");
   return file;
 }
 
 void* map_bytes(const std::string& who, const Fd& file, const std::string& path, size_t bytes) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED)
-    fail_errno(cat(who, ": cannot map '", path, "'"), errno);
+    fail_errno(errno, who, ": cannot map '", path, "'");
   return memory;
 }
 

@@ -21,6 +21,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
@@ -113,9 +114,9 @@ Paths files_of_all_attempts(const std::string& run_dir) {
   for (const fs::path& attempt : paths_in(fs::path(run_dir) / "trace")) {
     if (type_of(attempt) != fs::file_type::directory)
       continue;
-    std::ranges::copy_if(paths_in(attempt), std::back_inserter(files), [](const fs::path& file) {
-      return type_of(file) == fs::file_type::regular;
-    });
+    append_all(files, filtered(paths_in(attempt), [](const fs::path& file) {
+                 return type_of(file) == fs::file_type::regular;
+               }));
   }
   std::ranges::sort(files);
   return files;
@@ -140,7 +141,7 @@ class TraceWriter : NoCopy {
         aside_(name_aside(path)),
         fd_(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) {
     if (!fd_.valid())
-      fail_errno(cat("trace: cannot write '", path, "'"), errno);
+      fail_errno(errno, "trace: cannot write '", path, "'");
     text_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   }
   ~TraceWriter() {

@@ -38,9 +38,8 @@ bool is_written_to(const std::string& path) {
 void remove_stacks(const std::filesystem::path& folder) {
   for (const auto& path : paths_in(folder)) {
     auto of_rank = path;
-    std::error_code unknown;
     const bool is_stack = path.extension() == ".stack";
-    if (is_stack && !std::filesystem::exists(of_rank.replace_extension(), unknown))
+    if (is_stack && !path_exists(of_rank.replace_extension()))
       ::unlink(path.c_str());
   }
 }
@@ -61,14 +60,12 @@ void remove_earlier_activity(const std::string& run_dir) {
 // The other hosts' copies come at the end of a job, so those of an earlier launch are out of date.
 void keep_copies_of_launch(const std::string& run_dir, const std::string& launch) {
   namespace fs = std::filesystem;
+  if (!is_folder(hosts_folder(run_dir)) || launch_of_hosts_folder(run_dir) == launch)
+    return;
   std::error_code error;
-  if (!fs::is_directory(hosts_folder(run_dir), error))
-    return;
-  if (launch_of_hosts_folder(run_dir) == launch)
-    return;
   for (const fs::path& folder : paths_in(hosts_folder(run_dir))) {
     const bool is_attempt = parse_int(file_name(folder)).has_value();
-    if (is_attempt && fs::is_directory(folder, error))
+    if (is_attempt && is_folder(folder))
       fs::remove_all(folder, error);
   }
 }

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_layout.h"
@@ -73,7 +74,7 @@ class SteadyCopy {
       if (more < 0 && errno == EINTR)
         continue;
       if (more < 0)
-        fail_errno(cat("cannot read '", path_, "'"), errno);
+        fail_errno(errno, "cannot read '", path_, "'");
       if (more == 0)
         break;
       got += more;

@@ -6,12 +6,9 @@
 #include <cstdint>
 #include <string>
 
-namespace muster {
+#include "muster/base/folders.h"
 
-inline bool is_folder(const std::string& path) {
-  struct stat info{};
-  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
+namespace muster {
 
 // A link that leads nowhere counts too.
 inline bool exists_at(const std::string& path) {
