@@ -34,16 +34,16 @@ Error owned_by_another(const std::string& path, uid_t owner) {
                              "; move to a folder of your own, or name one with --run-dir");
 }
 
-Error is_a_link(const std::string& path) {
-  return failed_precondition("run folder: expected a folder or file that is no link, got '",
+Error in_the_way(const char* expected, const std::string& path) {
+  return failed_precondition("run folder: expected a folder",
+                             expected,
+                             " '",
                              printable(path),
                              "'; remove it, or name another place with --run-dir or --log-dir");
 }
 
-Error is_no_folder(const std::string& path) {
-  return failed_precondition("run folder: expected a folder, got the file '",
-                             printable(path),
-                             "'; remove it, or name another place with --run-dir or --log-dir");
+Error is_a_link(const std::string& path) {
+  return in_the_way(" or file that is no link, got", path);
 }
 
 bool is_link(const Fd& above, const std::string& name) {
@@ -81,7 +81,7 @@ Fd open_next_folder(const Fd& above, const std::string& name, const std::string&
   Fd folder(::openat(above.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   const int error = folder.valid() ? 0 : errno;
   if (error == ELOOP || error == ENOTDIR)
-    throw is_link(above, name) ? is_a_link(path) : is_no_folder(path);
+    throw is_link(above, name) ? is_a_link(path) : in_the_way(", got the file", path);
   if (error != 0)
     fail_errno(error, "cannot open '", path, "'");
   const uid_t owner = stat_of(folder, path).st_uid;

@@ -68,10 +68,13 @@ struct Match {
   std::string problem = {};
 };
 
+Indices nvidia_gpus(const Gpus& gpus, const auto& fits) {
+  return filtered_indices(
+      gpus.size(), [&](size_t i) { return gpus[i].vendor == Vendor::nvidia && fits(gpus[i]); });
+}
+
 Match match_index(const Gpus& gpus, int index) {
-  const auto fitting = filtered_indices(gpus.size(), [&](size_t i) {
-    return gpus[i].vendor == Vendor::nvidia && gpus[i].index.value == index;
-  });
+  const auto fitting = nvidia_gpus(gpus, [&](const Gpu& gpu) { return gpu.index.value == index; });
   if (fitting.empty())
     return {.problem = "there is no such GPU"};
   return {.gpu = fitting.front()};
@@ -79,9 +82,8 @@ Match match_index(const Gpus& gpus, int index) {
 
 // Any beginning of a UUID will do as long as only one GPU has it.
 Match match_uuid(const Gpus& gpus, const std::string& prefix) {
-  const auto fitting = filtered_indices(gpus.size(), [&](size_t i) {
-    return gpus[i].vendor == Vendor::nvidia && gpus[i].uuid.value.starts_with(prefix);
-  });
+  const auto fitting =
+      nvidia_gpus(gpus, [&](const Gpu& gpu) { return gpu.uuid.value.starts_with(prefix); });
   if (fitting.empty())
     return {.problem = "no GPU's UUID begins with it"};
   if (fitting.size() > 1)

@@ -86,6 +86,13 @@ void write_at(int fd, std::string_view bytes, off_t at, const std::string& path)
 }
 
 // The bytes behind `size` are gone for all members.
+struct stat status_of(const Fd& file, const std::string& path) {
+  struct stat info{};
+  if (::fstat(file.get(), &info) != 0)
+    fail_errno(errno, "file store: cannot read '", path, "'");
+  return info;
+}
+
 void truncate_to(int fd, off_t size, const std::string& path) {
   if (::ftruncate(fd, size) != 0)
     fail_errno(errno, "file store: cannot cut '", path, "'");
@@ -148,9 +155,7 @@ FileStore::~FileStore() {
 void FileStore::open_file() {
   const std::string& path = options_.path;
   fd_ = open_path(path, O_RDWR | O_CREAT | O_NOCTTY | O_NONBLOCK, "file store: cannot open", 0600);
-  struct stat info{};
-  if (::fstat(fd_.get(), &info) != 0)
-    fail_errno(errno, "file store: cannot read '", path, "'");
+  const struct stat info = status_of(fd_, path);
   if (!S_ISREG(info.st_mode))
     throw refusal(path, "a regular file, got something else; choose another path");
   if (info.st_uid != ::geteuid())
@@ -276,9 +281,7 @@ void FileStore::start_anew(int64_t generation) {
 
 // It throws when somebody has removed the file: those who come now would make another one.
 off_t FileStore::file_size() const {
-  struct stat info{};
-  if (::fstat(fd_.get(), &info) != 0)
-    fail_errno(errno, "file store: cannot read '", options_.path, "'");
+  const struct stat info = status_of(fd_, options_.path);
   if (info.st_nlink == 0)
     throw refusal(options_.path,
                   "the file to stay while it is used, got it removed; start all ranks again");

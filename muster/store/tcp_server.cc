@@ -153,7 +153,6 @@ TcpServer::Loop::~Loop() {
 
 TcpServer::Stats TcpServer::Loop::stats() const {
   return {.authenticated = authenticated_,
-          .turned_away = turned_away_,
           .dropped = dropped_,
           .stranger_bytes = stranger_bytes_,
           .broken = broken_};

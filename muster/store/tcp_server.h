@@ -28,7 +28,6 @@ class TcpServer : NoCopy {
   // Counts since the start; for tests and reports.
   struct Stats {
     uint64_t authenticated = 0;   // let in
-    uint64_t turned_away = 0;     // no descriptor was left for them
     uint64_t dropped = 0;         // strangers that did not prove themselves
     uint64_t stranger_bytes = 0;  // read from those
     uint64_t broken = 0;  // clients dropped for a frame that was not theirs or made no sense

@@ -78,6 +78,24 @@ std::string clean_text(std::string_view text) {
 }
 
 // The domain may be missing, as lspci leaves it out, or have more digits than it needs.
+void refuse_inventory(const std::string& source,
+                      const std::string& expected,
+                      std::string_view got,
+                      size_t line,
+                      size_t column) {
+  throw invalid_argument("inventory ",
+                         source,
+                         ": expected ",
+                         expected,
+                         ", got ",
+                         clean_text(got),
+                         " (line ",
+                         line,
+                         ", column ",
+                         column,
+                         ")");
+}
+
 std::optional<PciAddress> parse_pci_address(std::string_view text) {
   Strings parts = split(trim(text), ':');
   if (parts.size() == 2)

@@ -24,6 +24,13 @@ std::string host_name_of(const std::string& path);
 // Trimmed, at most 200 bytes, and '?' for what is not printable ASCII.
 std::string clean_text(std::string_view text);
 
+// Throws: invalid_argument, "inventory FILE: expected RULE, got VALUE (line 3, column 5)".
+[[noreturn]] void refuse_inventory(const std::string& source,
+                                   const std::string& expected,
+                                   std::string_view got,
+                                   size_t line,
+                                   size_t column);
+
 // "00000000:3B:00.0", "0000:3b:00.0" or "3b:00.0" as Linux writes it; nothing for other texts.
 std::optional<PciAddress> parse_pci_address(std::string_view text);
 

@@ -67,17 +67,7 @@ class FleetReader {
   [[noreturn]] void fail(toml::source_position at,
                          const std::string& expected,
                          std::string_view got) const {
-    throw invalid_argument("inventory ",
-                           source_,
-                           ": expected ",
-                           expected,
-                           ", got ",
-                           clean_text(got),
-                           " (line ",
-                           at.line,
-                           ", column ",
-                           at.column,
-                           ")");
+    refuse_inventory(source_, expected, got, at.line, at.column);
   }
 
   // The value as a T. Throws where it is another kind of value.

@@ -110,17 +110,7 @@ class TopoReader {
 
  private:
   [[noreturn]] void fail(size_t column, const std::string& expected, std::string_view got) const {
-    throw invalid_argument("inventory ",
-                           source_,
-                           ": expected ",
-                           expected,
-                           ", got ",
-                           clean_text(got),
-                           " (line ",
-                           std::min(line_, lines_.size() - 1) + 1,
-                           ", column ",
-                           column + 1,
-                           ")");
+    refuse_inventory(source_, expected, got, std::min(line_, lines_.size() - 1) + 1, column + 1);
   }
 
   // Cuts the text into lines. Errors need a line to name, so there is one from the start.

@@ -44,15 +44,6 @@ Indices exact_mesh_order(const Bandwidths& bandwidth, const Ints& sizes) {
 }
 
 }  // namespace
-
-std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth,
-                                      const Ints& sizes,
-                                      const Indices& order) {
-  auto quality = quality_of(bandwidth, mesh_neighbours(sizes), order);
-  std::reverse(quality.begin(), quality.end());
-  return quality;
-}
-
 // Eight devices have 40 320 orders, which takes milliseconds; nine would take ten times that.
 Indices best_mesh_order(const Bandwidths& bandwidth, const Ints& sizes) {
   if (bandwidth.size() <= kMaxExactMesh)

@@ -13,11 +13,6 @@ namespace muster {
 
 inline constexpr size_t kMaxExactMesh = 8;
 
-// Of each axis, the rings along it taken together. `sizes` as of a mesh: the last counts fastest.
-std::vector<RingQuality> mesh_quality(const Bandwidths& bandwidth,
-                                      const Ints& sizes,
-                                      const Indices& order);
-
 // As many of the n devices as the sizes' product, in the best order: compared by the last axis'
 // slowest link, then by the sum of its links, then by the axis before. Exact for n ≤ kMaxExactMesh,
 // and there of several best orders the first in alphabetical order; for more devices a search

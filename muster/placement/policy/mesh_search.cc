@@ -171,12 +171,9 @@ class RowPacker {
 
 // Returns the bandwidths of some devices with each other.
 Bandwidths among(const Bandwidths& bandwidth, const Order& devices) {
-  Bandwidths part(devices.size(), Int64s(devices.size()));
-  for (const size_t a : indices_of(devices)) {
-    for (const size_t b : indices_of(devices))
-      part[a][b] = bandwidth[devices[a]][devices[b]];
-  }
-  return part;
+  return mapped(devices, [&](size_t a) {
+    return mapped(devices, [&](size_t b) { return bandwidth[a][b]; });
+  });
 }
 
 // Returns what all links between each two rows add up to.

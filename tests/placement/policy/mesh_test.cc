@@ -14,6 +14,7 @@
 #include "muster/placement/policy/mesh_order.h"
 #include "muster/placement/policy/mesh_search.h"
 #include "muster/placement/policy/order_improver.h"
+#include "muster/placement/policy/ring.h"
 #include "tests/placement/policy/topologies.h"
 
 namespace muster {
@@ -137,7 +138,20 @@ Bandwidths random_mesh_links(std::mt19937& random, size_t count, unsigned num_va
 std::vector<RingQuality> from_the_last(const Bandwidths& links,
                                        const std::vector<int>& sizes,
                                        const std::vector<size_t>& order) {
-  auto quality = mesh_quality(links, sizes, order);
+  std::vector<RingQuality> quality;
+  for (const auto& pairs : mesh_neighbours(sizes)) {
+    RingQuality& axis = quality.emplace_back();
+    for (const auto& [a, b] : pairs)
+      axis.add(links[order[a]][order[b]]);
+  }
+  return quality;
+}
+
+// Of each axis, the rings along it taken together.
+std::vector<RingQuality> mesh_quality(const Bandwidths& links,
+                                      const std::vector<int>& sizes,
+                                      const std::vector<size_t>& order) {
+  auto quality = from_the_last(links, sizes, order);
   std::reverse(quality.begin(), quality.end());
   return quality;
 }
