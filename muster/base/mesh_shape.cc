@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -60,8 +61,8 @@ int product_of_sizes(const MeshAxes& axes) {
 
 // Gives the axis of size -1, if there is one, the ranks that the others leave.
 void fill_the_rest(MeshAxes& axes, int num_ranks) {
-  const auto rest = std::ranges::find(axes, kTheRest, &MeshAxis::size);
-  if (rest == axes.end())
+  MeshAxis* const rest = element_with(axes, kTheRest, &MeshAxis::size);
+  if (rest == nullptr)
     return;
   const int others = -product_of_sizes(axes);  // the rest counts as -1 in the product
   if (num_ranks < 1)
@@ -80,9 +81,8 @@ int MeshShape::num_ranks() const {
 }
 
 size_t MeshShape::axis(std::string_view name) const {
-  const auto found = std::ranges::find(axes, name, &MeshAxis::name);
-  if (found != axes.end())
-    return found - axes.begin();
+  if (const auto place = index_with(axes, name, &MeshAxis::name))
+    return *place;
   refuse_mesh(cat("an axis of ", axes.empty() ? "a mesh without axes" : to_string(*this)),
               in_quotes(printable(name)));
 }

@@ -303,9 +303,9 @@ CollectiveTimes measure_size(Context& ctx,
 
 // Throws: backend_failed for the first row with a wrong result.
 void check_results(const CollectiveTimes& rows, const std::string& op) {
-  const auto row =
-      std::ranges::find_if(rows, [](const CollectiveTime& each) { return each.wrong != 0; });
-  if (row == rows.end())
+  const CollectiveTime* const row =
+      element_where(rows, [](const CollectiveTime& each) { return each.wrong != 0; });
+  if (row == nullptr)
     return;
   throw Error(ErrorCode::backend_failed,
               cat(op,

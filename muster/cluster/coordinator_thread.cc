@@ -17,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -288,16 +289,16 @@ void CoordinatorThread::watch_signs_of_life(Orders& orders) {
   for (const size_t i : indices_of(ids)) {
     const std::string& id = ids[i];
     const std::string value = values[i].value_or("");
-    const auto known = signs_.find(id);
-    if (known == signs_.end() || known->second.value != value) {
+    const SignOfLife* const known = value_at(signs_, id);
+    if (known == nullptr || known->value != value) {
       signs_[id] = {value, now};
       add(coordinator_.on_sign_of_life(id, now));
       continue;
     }
-    const auto silent = now - known->second.since;
+    const auto silent = now - known->since;
     if (silent < options_.silence.is_gone_after())
       continue;
-    signs_.erase(known);
+    signs_.erase(id);
     log_warning(
         "no sign of life from host ", coordinator_.name_of(id), " for ", format_duration(silent));
     add(coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now));

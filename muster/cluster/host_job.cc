@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "muster/base/folders.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/stored_plan.h"
 #include "muster/launch/exit_report.h"
@@ -36,10 +38,10 @@ std::string in_words(const RankRange& ranks) {
 }
 
 RoundHosts hosts_of(const WholeRound& whole) {
-  RoundHosts hosts{.ids = whole.hosts};
-  for (int i = 0; i < std::ssize(whole.hosts); ++i)
-    hosts.ranks.push_back(ranks_on_host(whole.plan, i));
-  return hosts;
+  const auto ranks_of = [&](int host) {
+    return ranks_on_host(whole.plan, host);
+  };
+  return {.ids = whole.hosts, .ranks = mapped(int_indices_of(whole.hosts), ranks_of)};
 }
 
 // The first host has the whole plan. Another reads it where somebody asks there about all of the

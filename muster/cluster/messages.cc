@@ -15,6 +15,7 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
@@ -47,11 +48,9 @@ const char* name_of(const std::array<const char*, N>& names, Kind kind) {
 template <class Kind, size_t N>
 Kind kind_of(const std::array<const char*, N>& names, const Json& json) {
   const auto name = json.at("kind").get<std::string>();
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end()) {
-    throw invalid_argument("message: expected a known kind, got '", printable(name), "'");
-  }
-  return static_cast<Kind>(found - names.begin());
+  if (const auto place = index_with(names, name))
+    return static_cast<Kind>(*place);
+  throw invalid_argument("message: expected a known kind, got '", printable(name), "'");
 }
 
 // The members of a host's facts that are written as they are. These lists serve both

@@ -171,10 +171,10 @@ LinkMatrix read_links(const std::vector<KfdGpu>& gpus) {
   LinkMatrix links = unknown_links(gpus.size());
   for (const size_t i : indices_of(gpus)) {
     for (const KfdLink& link : gpus[i].links) {
-      const auto other = position.find(link.to_node);
-      const bool joins_gpus = link.xgmi && link.count > 0 && other != position.end();
-      if (joins_gpus && other->second != i)
-        links[i][other->second] = links[other->second][i] = {LinkKind::xgmi, link.count};
+      const size_t* const other = value_at(position, link.to_node);
+      const bool joins_gpus = link.xgmi && link.count > 0 && other != nullptr;
+      if (joins_gpus && *other != i)
+        links[i][*other] = links[*other][i] = {LinkKind::xgmi, link.count};
     }
   }
   return links;

@@ -55,10 +55,7 @@ Nvlinks read_nvlinks(const Api& api, Device device) {
 
 // GPUs on the same switches are joined by as many links as the lesser of them has to switches.
 int count_between(const Nvlinks& a, const std::string& pci_of_b, const Nvlinks& b) {
-  const auto direct = a.to_pci.find(pci_of_b);
-  if (direct != a.to_pci.end())
-    return direct->second;
-  return std::min(a.to_switches, b.to_switches);
+  return find_or(a.to_pci, pci_of_b, std::min(a.to_switches, b.to_switches));
 }
 
 // A level that a newer NVML may know of is an unknown link.

@@ -202,8 +202,8 @@ JobHosts hosts_of_job(const Inventory& inventory, const Request& request) {
     by_name.emplace(host.name, &host);
   std::unordered_set<std::string_view> seen;
   for (const HostRequest& wanted : request.hosts) {
-    const auto found = by_name.find(wanted.name);
-    if (found == by_name.end()) {
+    const Host* const host = find_or(by_name, wanted.name);
+    if (host == nullptr) {
       refuse("--hosts: expected hosts of ",
              inventory.source,
              " (",
@@ -221,7 +221,7 @@ JobHosts hosts_of_job(const Inventory& inventory, const Request& request) {
              wanted.name,
              "); leave the host out instead");
     }
-    hosts.push_back({found->second,
+    hosts.push_back({host,
                      wanted.nproc ? wanted.nproc : request.nproc_per_node,
                      wanted.masks.value_or(request.masks)});
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 
 namespace muster {
@@ -87,8 +88,8 @@ int64_t ranks_by_mesh(const MeshAxes& axes, int64_t hosts) {
 
 Strings switches_of(const SwitchPaths& paths, const std::string& host) {
   for (const std::string& name : {host, host.substr(0, host.find('.'))})
-    if (const auto found = paths.find(name); found != paths.end())
-      return found->second;
+    if (const Strings* const found = value_at(paths, name))
+      return *found;
   return {};
 }
 

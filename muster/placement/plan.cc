@@ -7,6 +7,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/request.h"
@@ -25,12 +26,10 @@ const char* name_of(std::span<const char* const> names, Enum value) {
 
 template <class Enum>
 Enum parse_name(std::string_view text, std::span<const char* const> names, const char* flag) {
-  const auto found = std::ranges::find(names, text);
-  if (found == names.end()) {
-    throw invalid_argument(
-        flag, ": expected one of ", join(names, ", "), ", got '", printable(text), "'");
-  }
-  return static_cast<Enum>(found - names.begin());
+  if (const auto place = index_with(names, text))
+    return static_cast<Enum>(*place);
+  throw invalid_argument(
+      flag, ": expected one of ", join(names, ", "), ", got '", printable(text), "'");
 }
 
 bool is_on(const RankPlan& rank, Vendor vendor) {

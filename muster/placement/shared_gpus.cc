@@ -2,12 +2,12 @@
 // first one that finds too little is the one that is named.
 #include "muster/placement/shared_gpus.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/placement/policy/rank_memory.h"
@@ -61,9 +61,9 @@ Sharers sharers_of(const PolicyChoices& choices) {
 
 // Sharing a GPU must be asked for, since it is mostly a mistake.
 void check_sharing(const Policy& policy, const PolicyInput& input, const Sharers& sharers) {
-  const auto shared =
-      std::ranges::find_if(sharers, [](const auto& entry) { return entry.second.size() > 1; });
-  if (shared == sharers.end() || input.request.surplus == Surplus::share)
+  const auto* const shared =
+      element_where(sharers, [](const auto& entry) { return entry.second.size() > 1; });
+  if (shared == nullptr || input.request.surplus == Surplus::share)
     return;
   const auto& [device, ranks] = *shared;
   const bool by_function = policy.name == std::string_view("list") && input.request.choose;

@@ -11,6 +11,7 @@
 
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/draw/svg.h"
@@ -366,10 +367,10 @@ std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& ser
   for (const Series& one : series) {
     if (one.points.empty())
       continue;
-    const auto same = std::ranges::find_if(charts, [&](const auto& chart) {
+    auto* const same = element_where(charts, [&](const auto& chart) {
       return chart.size() < kMostLines && family_of(chart.front()->name) == family_of(one.name);
     });
-    if (same == charts.end()) {
+    if (same == nullptr) {
       charts.push_back({&one});
     } else {
       same->push_back(&one);

@@ -20,6 +20,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 
@@ -141,8 +142,8 @@ class MetricsReader {
 
   // Returns the series of this name; nullptr if there are too many series for another one.
   Series* series_of(const std::string& name) {
-    if (const auto found = places_.find(name); found != places_.end())
-      return &file_.series[found->second];
+    if (const size_t* const place = value_at(places_, name))
+      return &file_.series[*place];
     if (file_.series.size() >= limits_.series) {
       if (left_out_.size() < kMostNamesLeftOut)
         left_out_.insert(name);

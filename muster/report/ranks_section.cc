@@ -181,9 +181,7 @@ class OperationLooks {
   }
 
   std::string of(const std::string& operation) const {
-    const auto found = std::ranges::find(names_, operation);
-    const bool is_one_of_the_others = found == names_.end();
-    return cat("f", is_one_of_the_others ? kLooks + 1 : found - names_.begin() + 1);
+    return cat("f", index_with(names_, operation).value_or(kLooks) + 1);
   }
 
   std::string legend() const {

@@ -157,9 +157,9 @@ void add_ends(TopView& view, const LaunchRecord& launch) {
 // Adds what other hosts have answered. This host knows more of the ranks here.
 void add_other_hosts(TopView& view, const IntSet& here) {
   for (TopRank& answer : ranks_of_other_hosts(view.run_dir, view.problems)) {
-    const auto rank = std::ranges::find(view.ranks, answer.rank, &TopRank::rank);
+    TopRank* const rank = element_with(view.ranks, answer.rank, &TopRank::rank);
     // An answer about a rank that no source here knows is left out.
-    if (rank != view.ranks.end() && !here.contains(answer.rank))
+    if (rank != nullptr && !here.contains(answer.rank))
       *rank = std::move(answer);
   }
 }
@@ -303,10 +303,9 @@ IntSet TopSampler::add_processes(TopView& view, const LiveRanks& live) {
   IntSet here;
   const auto now = Clock::now();
   for (const RankUsage& process : find_rank_usage(run_dir_)) {
-    const auto found = live.by_pid.find(process.pid);
-    const bool is_live = found != live.by_pid.end();
-    const int number = is_live ? found->second : process.rank;
-    if (!is_live && live.numbers.contains(number))
+    const int* const known = value_at(live.by_pid, process.pid);
+    const int number = known != nullptr ? *known : process.rank;
+    if (known == nullptr && live.numbers.contains(number))
       continue;
     add_process(rank_in(view, number), process, now);
     here.insert(number);

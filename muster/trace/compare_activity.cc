@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/trace/activity_clock.h"
@@ -139,11 +140,11 @@ struct Meeting {
 Meeting meeting_at(const GroupPaths& paths, int64_t sequence) {
   Meeting meeting;
   for (const RankPath& path : paths) {
-    const auto found = path.calls.find(sequence);
-    if (found == path.calls.end())
+    const CallView* const call = find_or(path.calls, sequence);
+    if (call == nullptr)
       meeting.absent.push_back(&path);
     else
-      meeting.by_text[common_text(*found->second)].push_back(&path);
+      meeting.by_text[common_text(*call)].push_back(&path);
   }
   return meeting;
 }

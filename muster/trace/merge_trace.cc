@@ -21,6 +21,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
@@ -44,9 +45,8 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
 class QuotedTexts {
  public:
   const std::string& operator()(const std::string& text) {
-    const auto found = known_.find(text);
-    if (found != known_.end())
-      return found->second;
+    if (const std::string* const quoted = value_at(known_, text))
+      return *quoted;
     if (known_.size() > 100'000)
       known_.clear();
     return known_.emplace(text, nlohmann::json(readable(text)).dump()).first->second;

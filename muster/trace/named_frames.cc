@@ -18,6 +18,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/symbols.h"
@@ -158,10 +159,10 @@ NamedFrame frame_at(uint64_t address, const MappedFiles& theirs, const MappedFil
   if (frame.file.empty())
     return frame;
   const uint64_t lowest = theirs.lowest.at(frame.file);
-  const auto here = ours.lowest.find(frame.file);
-  frame.is_known_here = here != ours.lowest.end();
-  if (frame.is_known_here)
-    name_by_linker(frame, address - lowest + here->second);
+  const uint64_t* const here = value_at(ours.lowest, frame.file);
+  frame.is_known_here = here != nullptr;
+  if (here != nullptr)
+    name_by_linker(frame, address - lowest + *here);
   else
     frame.offset = offset_in(frame.file, address, lowest);
   return frame;

@@ -15,6 +15,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
@@ -164,10 +165,10 @@ class HwlocReader {
   std::optional<int> only_node(const Ints& nodes) const {
     std::optional<int> only;
     for (const int node : nodes) {
-      const auto cpus = cpus_of_node_.find(node);
-      if (cpus == cpus_of_node_.end() && nodes.size() > 1)
+      const std::string* const cpus = value_at(cpus_of_node_, node);
+      if (cpus == nullptr && nodes.size() > 1)
         continue;
-      const int place = cpus == cpus_of_node_.end() ? node : first_node_.at(cpus->second);
+      const int place = cpus == nullptr ? node : first_node_.at(*cpus);
       if (only && *only != place)
         return std::nullopt;
       only = place;

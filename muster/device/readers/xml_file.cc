@@ -52,8 +52,8 @@ void XmlFile::check_bounds() const {
   if (text_.size() > kMaxInventoryBytes) {
     fail_at(0, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), cat(text_.size(), " bytes"));
   }
-  if (const auto nul = std::ranges::find(text_, '\0'); nul != text_.end()) {
-    fail_at(nul - text_.begin(), "XML in UTF-8", "a zero byte (UTF-16? convert it with iconv)");
+  if (const size_t nul = text_.find('\0'); nul != npos) {
+    fail_at(nul, "XML in UTF-8", "a zero byte (UTF-16? convert it with iconv)");
   }
   for (const char mark : {'<', '='}) {
     const int64_t count = std::count(text_.begin(), text_.end(), mark);

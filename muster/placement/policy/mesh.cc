@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/device/links.h"
 #include "muster/device/numbers.h"
@@ -70,8 +71,8 @@ Indices order_of_kind(const Bandwidths& all, const Ints& sizes) {
   constexpr size_t kMostKinds = 64;
   static thread_local std::map<std::pair<Bandwidths, Ints>, Indices> known;
   const auto kind = std::pair(all, sizes);
-  if (const auto found = known.find(kind); found != known.end())
-    return found->second;
+  if (const Indices* const found = value_at(known, kind))
+    return *found;
   if (known.size() == kMostKinds)
     known.clear();
   return known.emplace(kind, best_mesh_order(all, sizes)).first->second;

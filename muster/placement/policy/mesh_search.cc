@@ -211,8 +211,7 @@ Order arranged(const Bandwidths& bandwidth,
   Order order;
   for (const size_t row : order_of_rows(of_rows, before)) {
     const Order ring = best_ring(among(bandwidth, rows[row]), rows[row].size());
-    for (const size_t place : ring)
-      order.push_back(rows[row][place]);
+    append_mapped(order, ring, [&](size_t place) { return rows[row][place]; });
   }
   return with_the_rest(std::move(order), bandwidth.size());
 }

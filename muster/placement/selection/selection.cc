@@ -250,8 +250,7 @@ class Resolver {
 // A host that is misspelt would otherwise give its GPUs to nobody.
 void check_selection_hosts(const Selection& selection, const std::vector<const Host*>& hosts) {
   for (const SelectionPart& part : selection.parts) {
-    const auto found = std::ranges::find(hosts, part.host, &Host::name);
-    if (part.host.empty() || found != hosts.end())
+    if (part.host.empty() || contains(hosts, part.host, &Host::name))
       continue;
     constexpr size_t kMaxNamed = 8;
     auto names = mapped(hosts, &Host::name);
