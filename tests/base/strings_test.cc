@@ -45,6 +45,12 @@ TEST(Trim, TakesBlanksFromBothEnds) {
   EXPECT_EQ(trim(""), "");
 }
 
+TEST(WordsOf, AreWhatStandsBetweenBlanks) {
+  EXPECT_THAT(words_of("a  b\t\nc "), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(words_of("  one"), ElementsAre("one"));
+  EXPECT_THAT(words_of(" \t"), ElementsAre());
+}
+
 TEST(ParseInt, TakesWholeDecimalIntegersOnly) {
   EXPECT_EQ(parse_int("0"), 0);
   EXPECT_EQ(parse_int("-12"), -12);
