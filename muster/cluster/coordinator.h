@@ -72,10 +72,7 @@ class Coordinator {
 
   // Goes on after a coordinator that is gone, from what was reported and what it had ordered: all
   // of it, or what LogHistory leaves. `age`: since the job began. Returns the orders that follow.
-  Orders take_over(const std::vector<Report>& reports,
-                   const Orders& orders,
-                   TimePoint now,
-                   milliseconds age);
+  Orders take_over(const Reports& reports, const Orders& orders, TimePoint now, milliseconds age);
 
   bool finished() const { return phase_ == Phase::finished; }
   // Whether the job is to end, and does not yet, because of its time limit.

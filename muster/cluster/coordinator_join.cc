@@ -177,7 +177,7 @@ void Coordinator::forget_newcomer(const std::string& id) {
 
 // Called when the member whose place they want has gone.
 void Coordinator::let_newcomers_in(const std::string& place) {
-  std::vector<Report> joins;
+  Reports joins;
   const auto [first, last] = newcomers_.equal_range(place);
   for (auto at = first; at != last; ++at)
     joins.push_back(at->second.join);

@@ -18,7 +18,7 @@ namespace muster {
 
 // Who has joined does not depend on what was decided since. What happened to hosts of the last
 // round does: it counts only after the orders, as if it was reported now.
-Orders Coordinator::take_over(const std::vector<Report>& reports,
+Orders Coordinator::take_over(const Reports& reports,
                               const Orders& orders,
                               TimePoint now,
                               milliseconds age) {
@@ -38,7 +38,7 @@ Orders Coordinator::take_over(const std::vector<Report>& reports,
   const auto is_new = [&](const Report& report) {
     return ++told[{report.from, report.signal}] > find_or(ordered, report.signal, 0);
   };
-  std::vector<Report> later;
+  Reports later;
   for (const Report& report : reports) {
     const bool is_gone = is_one_of(report.kind, Report::Kind::leave, Report::Kind::lost);
     if (report.kind == Report::Kind::join) {
@@ -90,7 +90,7 @@ void Coordinator::replay(const Order& order) {
 
 // Hosts that no order speaks of have joined while nobody coordinated: they join again.
 void Coordinator::join_again() {
-  std::vector<Report> joins;
+  Reports joins;
   for (const auto& [id, member] : members_) {
     if (member.seniority == 0)
       joins.push_back({.kind = Report::Kind::join, .from = id, .facts = member.facts});

@@ -219,7 +219,7 @@ void CoordinatorThread::take_over() {
   });
   if (unread)
     throw Error(*unread);
-  std::vector<Report> reports;
+  Reports reports;
   next_report_ = read_log(*store_, kReports, [&](int64_t number, const std::string& text) {
     reports.push_back(report_from_text(text));
     history_.note(number, reports.back(), now);

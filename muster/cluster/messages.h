@@ -65,6 +65,7 @@ struct Report {
   int exit_code = 0;       // with error
   int signal = 0;          // signal
 };
+using Reports = std::vector<Report>;
 
 // A round's number as an attempt: rounds count from 1, attempts from 0. Before any round: 0.
 inline int attempt_of(int round) {

@@ -48,7 +48,7 @@ struct Range {
 class LineChart {
  public:
   // The axes span what is drawn: the thinned points with their spreads.
-  LineChart(const std::vector<const Series*>& series, std::string x_name)
+  LineChart(const ChartSeries& series, std::string x_name)
       : series_(series), x_name_(std::move(x_name)) {
     for (const Series* const one : series_) {
       points_.push_back(thinned(one->points, kMostPoints));
@@ -313,7 +313,7 @@ class LineChart {
     return html + "</ul>\n";
   }
 
-  const std::vector<const Series*>& series_;
+  const ChartSeries& series_;
   const std::string x_name_;
   std::vector<SeriesPoints> points_;
   Range x_;
@@ -357,13 +357,13 @@ int importance(std::string_view name) {
 
 }  // namespace
 
-std::string line_chart(const std::vector<const Series*>& series, const std::string& x_name) {
+std::string line_chart(const ChartSeries& series, const std::string& x_name) {
   return LineChart(series, x_name).figure();
 }
 
 // A family with more series than a chart may have gets several charts.
-std::vector<std::vector<const Series*>> charts_of(const std::vector<Series>& series) {
-  std::vector<std::vector<const Series*>> charts;
+std::vector<ChartSeries> charts_of(const std::vector<Series>& series) {
+  std::vector<ChartSeries> charts;
   for (const Series& one : series) {
     if (one.points.empty())
       continue;

@@ -29,6 +29,7 @@ struct RankPath {
   std::map<int64_t, const CallView*> calls;
 };
 using GroupPaths = std::vector<RankPath>;
+using RankPaths = std::vector<const RankPath*>;
 
 // A job that replaces ranks in place makes its groups anew, with the attempt in their names; what
 // the survivors did before, nobody can be compared with.
@@ -133,8 +134,8 @@ std::set<int64_t> comparable_sequences(const GroupPaths& paths) {
 
 // The calls at one sequence number: who made which, and who made none.
 struct Meeting {
-  std::map<std::string, std::vector<const RankPath*>> by_text;
-  std::vector<const RankPath*> absent;
+  std::map<std::string, RankPaths> by_text;
+  RankPaths absent;
 };
 
 Meeting meeting_at(const GroupPaths& paths, int64_t sequence) {
@@ -149,7 +150,7 @@ Meeting meeting_at(const GroupPaths& paths, int64_t sequence) {
   return meeting;
 }
 
-Ints ranks_of(const std::vector<const RankPath*>& paths) {
+Ints ranks_of(const RankPaths& paths) {
   Ints ranks = mapped(paths, [&](const RankPath* const path) { return path->view->rank; });
   std::ranges::sort(ranks);
   return ranks;
@@ -159,8 +160,8 @@ Ints ranks_of(const std::vector<const RankPath*>& paths) {
 Divergence divergence_of(Divergence::Kind kind,
                          const std::string& group,
                          int64_t sequence,
-                         const std::vector<const RankPath*>& left,
-                         const std::vector<const RankPath*>& others) {
+                         const RankPaths& left,
+                         const RankPaths& others) {
   Divergence found{.kind = kind,
                    .group = group,
                    .sequence = sequence,
@@ -192,7 +193,7 @@ std::optional<Divergence> difference_at(const GroupPaths& paths,
   const auto common = std::ranges::max_element(meeting.by_text, {}, [](const auto& entry) {
     return std::pair(entry.second.size(), -ranks_of(entry.second).front());
   });
-  std::vector<const RankPath*> others;
+  RankPaths others;
   for (const auto& [text, made] : meeting.by_text) {
     if (text != common->first)
       append_all(others, made);
@@ -202,11 +203,11 @@ std::optional<Divergence> difference_at(const GroupPaths& paths,
   if (!meeting.absent.empty())
     return divergence_of(
         Divergence::Kind::never_began, group, sequence, meeting.absent, common->second);
-  std::vector<const RankPath*> ended = common->second;
+  RankPaths ended = common->second;
   const auto rest = std::ranges::stable_partition(ended, [sequence](const RankPath* path) {
     return path->calls.at(sequence)->state == CallState::ended;
   });
-  const std::vector<const RankPath*> not_ended(rest.begin(), rest.end());
+  const RankPaths not_ended(rest.begin(), rest.end());
   ended.erase(rest.begin(), rest.end());
   if (ended.empty() || not_ended.empty())
     return std::nullopt;

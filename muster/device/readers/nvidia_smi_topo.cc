@@ -37,6 +37,7 @@ struct Cell {
 
   bool is_told() const { return !text.empty() && text != "N/A"; }
 };
+using Cells = std::vector<Cell>;
 
 // Returns the line without the escape sequences that underline nvidia-smi's header.
 std::string without_escapes(std::string_view line) {
@@ -52,7 +53,7 @@ std::string without_escapes(std::string_view line) {
 }
 
 // Returns the words of a line with their places.
-std::vector<Cell> cells_of(const std::string& line) {
+Cells cells_of(const std::string& line) {
   return mapped(words_of(line), [&](std::string_view word) {
     return Cell{std::string(word), static_cast<size_t>(word.data() - line.data())};
   });
@@ -69,7 +70,7 @@ bool is_gpu(std::string_view text) {
   return gpu_number(text).has_value();
 }
 
-bool is_row(const std::vector<Cell>& words) {
+bool is_row(const Cells& words) {
   return words.size() >= 2 && is_gpu(words[0].text) && parse_link(words[1].text);
 }
 
@@ -93,7 +94,7 @@ class TopoReader {
   Host read() {
     read_header();
     for (; line_ < lines_.size() && matrix_.size() < columns_.size(); ++line_) {
-      const std::vector<Cell> words = cells_of(lines_[line_]);
+      const Cells words = cells_of(lines_[line_]);
       if (!words.empty())
         read_row(words);
     }
@@ -147,7 +148,7 @@ class TopoReader {
   void read_header() {
     find_header();
     const std::string& header = lines_[line_];
-    const std::vector<Cell> words = cells_of(header);
+    const Cells words = cells_of(header);
     const auto tail = std::ranges::find(words, "CPU", &Cell::text);
     columns_ = mapped(std::ranges::subrange(words.begin(), tail), &Cell::text);
     std::string_view before;
@@ -166,7 +167,7 @@ class TopoReader {
   }
 
   // A row must stand where its column does, so that the matrix can be read by position.
-  void read_row(const std::vector<Cell>& words) {
+  void read_row(const Cells& words) {
     const size_t row = matrix_.size();
     if (words[0].text != columns_[row])
       fail(words[0].at, cat("the row of ", columns_[row]), words[0].text);
@@ -195,10 +196,10 @@ class TopoReader {
     return *link;
   }
 
-  void read_gpu(size_t row, const std::vector<Cell>& words) {
+  void read_gpu(size_t row, const Cells& words) {
     Gpu gpu;
     gpu.index.value = *gpu_number(columns_[row]);
-    std::vector<Cell> rest = tail_cells(words);
+    Cells rest = tail_cells(words);
     rest.resize(std::max<size_t>(rest.size(), 2));  // what the header lacks is not told
     if (rest[0].is_told())
       gpu.near_cpus = read_cpus(rest[0]);
@@ -229,7 +230,7 @@ class TopoReader {
 
   // Returns the cells behind the links, one for each column of the tail. Any may be empty: with
   // tabs such a cell is there all the same, with blanks the place of the others tells.
-  std::vector<Cell> tail_cells(const std::vector<Cell>& words) const {
+  Cells tail_cells(const Cells& words) const {
     const std::string& line = lines_[line_];
     const size_t from = words[columns_.size()].at;
     if (line.find('\t', from) != npos) {
@@ -238,7 +239,7 @@ class TopoReader {
       return mapped_indices(tail_.size(),
                             [&](size_t i) { return Cell{std::string(trim(pieces[i + 1])), from}; });
     }
-    std::vector<Cell> cells(tail_.size());
+    Cells cells(tail_.size());
     const auto rest = std::span(words).subspan(columns_.size() + 1);
     const bool all_told = rest.size() >= cells.size();
     for (const size_t i : indices_of(rest)) {
@@ -320,7 +321,7 @@ class TopoReader {
 
   // Reads "MIG 3g.20gb     Device  0: (UUID: MIG-…)"; the profile's name holds the memory.
   void read_listed_mig(std::string_view line, Gpu& gpu) const {
-    const std::vector<Cell> words = cells_of(std::string(line));
+    const Cells words = cells_of(std::string(line));
     if (words.size() < 2)
       return;
     MigInstance instance{.uuid = {uuid_in(line, "MIG-")}, .profile = clean_text(words[1].text)};

@@ -31,6 +31,7 @@ class ExactRing {
     uint32_t set = 0;
     size_t last = 0;
   };
+  using States = std::vector<State>;
 
   static size_t start_of(uint32_t set) { return std::countr_zero(set); }
   static bool is_in(uint32_t set, size_t device) { return (set >> device & 1U) != 0; }
@@ -119,9 +120,9 @@ class ExactRing {
   }
 
   // Returns all paths that close to a ring with the greatest sum.
-  std::vector<State> best_paths() {
+  States best_paths() {
     int64_t best = -1;
-    std::vector<State> paths;
+    States paths;
     for (uint32_t set = 1; set < (1U << n_); ++set) {
       if (std::popcount(set) != count_)
         continue;
@@ -141,7 +142,7 @@ class ExactRing {
   // Rings are walked backwards from their last device, which is the same ring, all best ones at
   // once: at every step those stay that go on with the lowest device.
   Indices first_of_best() {
-    std::vector<State> paths = best_paths();
+    States paths = best_paths();
     keep_lowest(paths, [](const State& path) { return start_of(path.set); });
     Indices ring = {start_of(paths[0].set)};
     for (int place = 1; place < count_; ++place) {
@@ -153,13 +154,13 @@ class ExactRing {
   }
 
   template <class Key>
-  static void keep_lowest(std::vector<State>& paths, const Key& key) {
+  static void keep_lowest(States& paths, const Key& key) {
     const size_t lowest = key(*std::ranges::min_element(paths, {}, key));
     std::erase_if(paths, [&](const State& path) { return key(path) != lowest; });
   }
 
-  std::vector<State> one_step_back(const std::vector<State>& paths) {
-    std::vector<State> before;
+  States one_step_back(const States& paths) {
+    States before;
     for (const State& path : paths) {
       const uint32_t rest = path.set & ~(1U << path.last);
       for (size_t last = 0; last < n_; ++last) {
