@@ -3,6 +3,7 @@
 #   TORCH=...   another LibTorch: a libtorch folder, a site-packages/torch folder, or a python that imports torch
 #   BUILD=...   the build folder (default: build/release)
 #   ARGS=...    arguments passed on: make train ARGS="--epochs 3"
+#   IMAGE_PROGRAMS=...  programs of yours that make image takes along
 
 BUILD ?= build/release
 TORCH ?=

@@ -6,8 +6,14 @@
 #
 #   IMAGE_BUILD        the build that is installed (default: build/install, which `make image` builds)
 #   IMAGE_COMPONENTS   what of it (default: all, "program development bench libtorch"); "program" is the launcher alone
+#   IMAGE_PROGRAMS     programs of yours, which it has in /usr/local/bin, with the packages that they need: "./train ./eval"
 #   IMAGE_BASE         the folder that keeps the Debian system for the next time (default: build/image)
 set -euo pipefail
+programs=
+[ -z "${IMAGE_PROGRAMS:-}" ] || programs=$(realpath -e $IMAGE_PROGRAMS) || {
+  echo "image: expected the files of programs in IMAGE_PROGRAMS, got a name that is none (above); give paths from $PWD" >&2
+  exit 2
+}
 cd "$(dirname "$0")/.."
 cannot() { echo "image: $*" >&2; exit 125; }
 out=$(realpath -m "${1:-build/image/muster.tar}")
@@ -36,7 +42,7 @@ done
 # --- a Debian with the libraries that this needs ---------------------------------------------------------------------
 # The libraries that programs are linked with, and those that muster loads where they are.
 libraries() {
-  find "$work/muster" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
+  find "$work/muster" $programs -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
   ldconfig -p | awk '/libhwloc\.so\.15|libarchive\.so\.13/ {print $NF}'
 }
 # A file may be known by its place before /lib became a link to /usr/lib.
@@ -45,6 +51,13 @@ package_of() {
   owner=$(dpkg -S "$path" 2>/dev/null || dpkg -S "${path#/usr}" 2>/dev/null || dpkg -S "/usr$path" 2>/dev/null) || return 0
   echo "${owner%%:*}"
 }
+# A library of a program that no package has, and muster neither: the program starts only where somebody mounts it.
+for program in $programs; do
+  while read -r name _ path _; do
+    [ -n "$(find "$work/muster" -name "$name")" ] || [ -n "$(package_of "$path")" ] ||
+      echo "image: $program needs $name, which no package has; mount it in the container, or leave it out of the link" >&2
+  done < <(ldd "$program" 2>/dev/null | grep '=>')
+done
 packages=$(libraries | sort -u | grep -v "^$work" | while read -r path; do package_of "$path"; done | sort -u | paste -sd,)
 system=$base/debian-$release-$(echo "$packages" | sha256sum | cut -c 1-12).tar
 if [ ! -e "$system" ]; then
@@ -64,12 +77,21 @@ if [ ! -e "$system" ]; then
   mv "$system.new" "$system"
 fi
 
-# --- both as layers of an image --------------------------------------------------------------------------------------
-tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$work/muster" -cf "$work/muster.tar" .
+# --- these as layers of an image --------------------------------------------------------------------------------------
+layer_of() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$work/$1" -cf "$work/$1.tar" .; }
+layers="$system $work/muster.tar"
+layer_of muster
+rm -rf "$work/muster"  # with LibTorch it is some GB
+if [ -n "$programs" ]; then
+  install -D -m 755 -t "$work/programs/usr/local/bin" $programs
+  layer_of programs
+  layers="$layers $work/programs.tar"
+fi
 cat >"$work/config.json" <<END
 {"Entrypoint": ["/usr/local/bin/muster"], "Cmd": ["help"], "User": "1000:1000", "WorkingDir": "/tmp",
- "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LANG=C.UTF-8"],
+ "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LANG=C.UTF-8",
+         "LD_LIBRARY_PATH=/usr/local/lib:/usr/local/lib/muster/libtorch/torch/lib"],
  "Labels": {"org.opencontainers.image.title": "muster", "org.opencontainers.image.version": "$version"}}
 END
-python3 scripts/oci_image.py "$out" "muster:$version" "$work/config.json" "$system" "$work/muster.tar"
+python3 scripts/oci_image.py "$out" "muster:$version" "$work/config.json" $layers
 echo "image: $out (muster:$version, $(du -h "$out" | cut -f 1)); podman load -i $out"

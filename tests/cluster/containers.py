@@ -84,11 +84,11 @@ def missing():
     return why
 
 
-def make_image(build, folder, components="program"):
-    """The image of the build, or why there is none."""
+def make_image(build, folder, components, programs):
+    """The image of the build and the programs, or why there is none."""
     image = pathlib.Path(folder) / "muster.tar"
     done = subprocess.run([ROOT / "scripts/image.sh", image], capture_output=True, text=True, check=False,
-                          env={**os.environ, "IMAGE_BUILD": str(build), "IMAGE_COMPONENTS": components,
+                          env={**os.environ, "IMAGE_BUILD": str(build), "IMAGE_COMPONENTS": components, "IMAGE_PROGRAMS": programs,
                                "IMAGE_BASE": os.environ.get("IMAGE_BASE", f"{build}/image")})
     if done.returncode == CANNOT:
         return None, done.stderr.strip()
