@@ -28,7 +28,7 @@ class Podman:
 
     def run(self, *arguments, timeout=300):
         done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=timeout, check=False,
-                              stdin=subprocess.DEVNULL)
+                              stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(self.folder)})
         return done.returncode, done.stdout, done.stderr
 
     def must(self, *arguments):
@@ -59,7 +59,7 @@ def working_podman(folder, image):
             tried.append(f"no {runtime}")
             continue
         podman = Podman(folder, runtime)
-        code, _, err = podman.run("load", "--input", str(image))
+        code, _, err = podman.run("load", "--input", str(image), timeout=900)  # some GB with LibTorch
         if code == 0:
             limits = [f"{name}={value}" for name, value in LIMITS.items()]
             code, _, err = podman.run("run", "--rm", "--network=none", *limits, *limits_of_processes(), image_of(podman), "--version")
@@ -67,6 +67,7 @@ def working_podman(folder, image):
             return podman, ""
         podman.close()
         tried.append(f"{runtime}: {err.strip()}")
+        print("no container by", tried[-1], flush=True)
     return None, "no containers here: " + "; ".join(tried)
 
 
