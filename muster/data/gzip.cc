@@ -113,7 +113,7 @@ std::optional<std::string> find_data_file(const std::string& path) {
 std::string read_data_file(const std::string& path, uint64_t max_bytes) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0)
-    fail_errno(cat("read: cannot open '", path, "'"), errno);
+    fail_errno(errno, "read: cannot open '", path, "'");
   expect_plain_file("read", path, info.st_mode);
   // The file's own size is checked before it is read; a compressed text is checked again as it
   // grows.

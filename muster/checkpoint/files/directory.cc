@@ -63,7 +63,7 @@ Strings names_in(const std::string& directory) {
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
     names.push_back(it->path().filename().string());
   if (error && error != std::errc::no_such_file_or_directory)
-    fail_errno(cat("checkpoint: cannot read the folder '", directory, "'"), error.value());
+    fail_errno(error.value(), "checkpoint: cannot read the folder '", directory, "'");
   return names;
 }
 
@@ -104,7 +104,7 @@ void replace(const std::string& path, const std::string& final_path) {
   const std::string aside = temporary_path(final_path);
   if (::rename(final_path.c_str(), aside.c_str()) != 0 ||
       ::rename(path.c_str(), final_path.c_str()) != 0)
-    fail_errno(cat("checkpoint: cannot replace '", final_path, "'"), errno);
+    fail_errno(errno, "checkpoint: cannot replace '", final_path, "'");
   remove_all(aside);
 }
 
@@ -131,7 +131,7 @@ void make_directory(const std::string& directory) {
   std::error_code error;
   const bool created = fs::create_directories(directory, error);
   if (error)
-    fail_errno(cat("checkpoint: cannot make the folder '", directory, "'"), error.value());
+    fail_errno(error.value(), "checkpoint: cannot make the folder '", directory, "'");
   if (created)
     sync_folder(fs::absolute(directory).lexically_normal().parent_path().string());
 }
@@ -165,7 +165,7 @@ void remove_checkpoint(const std::string& path) {
 void check_space(const std::string& directory, uint64_t bytes) {
   struct statvfs info{};
   if (::statvfs(directory.c_str(), &info) != 0)
-    fail_errno(cat("checkpoint: cannot ask for the space in '", directory, "'"), errno);
+    fail_errno(errno, "checkpoint: cannot ask for the space in '", directory, "'");
   const uint64_t free = info.f_bavail * info.f_frsize;
   if (free >= bytes)
     return;
@@ -186,7 +186,7 @@ Staging::Staging(const std::string& directory, int64_t step)
   for (int tries = 0; tries < 16; ++tries) {
     path_ = temporary_path(final_path_);
     if (::mkdir(path_.c_str(), 0755) != 0)
-      fail_errno(cat("checkpoint: cannot make '", path_, "'"), errno);
+      fail_errno(errno, "checkpoint: cannot make '", path_, "'");
     lock_ = open_folder(path_);
     if (!lock_.valid())
       continue;
@@ -216,7 +216,7 @@ std::string Staging::publish() {
   if (exists) {
     replace(path_, final_path_);
   } else if (::rename(path_.c_str(), final_path_.c_str()) != 0) {
-    fail_errno(cat("checkpoint: cannot rename '", path_, "' to '", final_path_, "'"), errno);
+    fail_errno(errno, "checkpoint: cannot rename '", path_, "' to '", final_path_, "'");
   }
   published_ = true;
   sync_folder(directory_);

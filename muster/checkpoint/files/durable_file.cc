@@ -19,7 +19,7 @@ DurableFile::DurableFile(const std::string& folder, const std::string& name)
       record_{.name = name, .bytes = 0, .sha256 = {}},
       fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)) {
   if (!fd_.valid())
-    fail_errno(cat("checkpoint: cannot create '", path_, "'"), errno);
+    fail_errno(errno, "checkpoint: cannot create '", path_, "'");
 }
 
 void DurableFile::write(const void* bytes, size_t size) {
@@ -32,8 +32,8 @@ void DurableFile::write(const void* bytes, size_t size) {
     if (n < 0 && errno == EINTR)
       continue;
     if (n < 0)
-      fail_errno(cat("checkpoint: cannot write to '", path_, "' after ", record_.bytes, " bytes"),
-                 errno);
+      fail_errno(
+          errno, "checkpoint: cannot write to '", path_, "' after ", record_.bytes, " bytes");
     hash_.update(from, n);
     from += n;
     record_.bytes += n;
@@ -43,9 +43,9 @@ void DurableFile::write(const void* bytes, size_t size) {
 // close() may tell of a failure too, as on NFS.
 WrittenFile DurableFile::finish() {
   if (::fsync(fd_.get()) != 0)
-    fail_errno(cat("checkpoint: cannot write '", path_, "' to the disk"), errno);
+    fail_errno(errno, "checkpoint: cannot write '", path_, "' to the disk");
   if (::close(fd_.release()) != 0)
-    fail_errno(cat("checkpoint: cannot close '", path_, "'"), errno);
+    fail_errno(errno, "checkpoint: cannot close '", path_, "'");
   record_.sha256 = hash_.hex();
   return record_;
 }
@@ -54,9 +54,9 @@ WrittenFile DurableFile::finish() {
 void sync_folder(const std::string& folder) {
   const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid())
-    fail_errno(cat("checkpoint: cannot open the folder '", folder, "'"), errno);
+    fail_errno(errno, "checkpoint: cannot open the folder '", folder, "'");
   if (::fsync(fd.get()) != 0)
-    fail_errno(cat("checkpoint: cannot write the folder '", folder, "' to the disk"), errno);
+    fail_errno(errno, "checkpoint: cannot write the folder '", folder, "' to the disk");
 }
 
 }  // namespace muster

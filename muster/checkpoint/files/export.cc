@@ -106,7 +106,7 @@ struct AsideFile : NoCopy {
       return ::rename(name.c_str(), path.c_str()) == 0 ? 0 : errno;
     };
     if (const int error = replace ? rename() : rename_if_new(name, path); error != 0)
-      fail_errno(cat("export: cannot give the file its name '", path, "'"), error);
+      fail_errno(error, "export: cannot give the file its name '", path, "'");
   }
 
   std::string name;

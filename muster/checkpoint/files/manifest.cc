@@ -168,7 +168,7 @@ std::vector<WrittenFile> files_in(const json& document, const std::string& name)
 uint64_t size_of_file(const std::string& path) {
   struct stat info{};
   if (::lstat(path.c_str(), &info) != 0)
-    fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
+    fail_errno(errno, "checkpoint: cannot find '", path, "'");
   if (!S_ISREG(info.st_mode))
     refuse_manifest(path, "a plain file", "another thing");
   return info.st_size;

@@ -53,7 +53,7 @@ Fd open_safetensors(const std::string& path, uint64_t& bytes) {
   Fd fd = open_plain_file(path, "safetensors: ");
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0)
-    fail_errno(cat("safetensors: cannot open '", path, "'"), errno);
+    fail_errno(errno, "safetensors: cannot open '", path, "'");
   bytes = info.st_size;
   return fd;
 }
@@ -114,7 +114,7 @@ void SafetensorsFile::read_exactly(void* to, uint64_t size, uint64_t at) const {
     if (n < 0 && errno == EINTR)
       continue;
     if (n < 0)
-      fail_errno(cat("safetensors: cannot read '", path_, "'"), errno);
+      fail_errno(errno, "safetensors: cannot read '", path_, "'");
     out += n;
     at += n;
   }

@@ -52,7 +52,7 @@ std::string Sha256::hex() {
 std::string sha256_of_file(const std::string& path, const OnBytes& on_piece) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid())
-    fail_errno(cat("cannot open '", path, "'"), errno);
+    fail_errno(errno, "cannot open '", path, "'");
   Sha256 hash;
   std::string buffer(1 << 20, '\0');
   for (;;) {
@@ -62,7 +62,7 @@ std::string sha256_of_file(const std::string& path, const OnBytes& on_piece) {
     if (n < 0 && errno == EINTR)
       continue;
     if (n < 0)
-      fail_errno(cat("cannot read '", path, "'"), errno);
+      fail_errno(errno, "cannot read '", path, "'");
     hash.update(buffer.data(), n);
     if (on_piece)
       on_piece(n);

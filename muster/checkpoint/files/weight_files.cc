@@ -92,7 +92,7 @@ bool has_plain_weights(const std::string& folder) {
 Strings weight_files(const std::string& path) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0)
-    fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
+    fail_errno(errno, "checkpoint: cannot find '", path, "'");
   if (!S_ISDIR(info.st_mode))
     return {path};
   // A manifest comes first, then an index, then a file with the usual name.

@@ -19,10 +19,10 @@ namespace muster {
 MappedFile::MappedFile(const std::string& path, Access access) : path_(path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid())
-    fail_errno(cat("read: cannot open '", path, "'"), errno);
+    fail_errno(errno, "read: cannot open '", path, "'");
   struct stat info{};
   if (::fstat(file.get(), &info) != 0)
-    fail_errno(cat("read: cannot look at '", path, "'"), errno);
+    fail_errno(errno, "read: cannot look at '", path, "'");
   expect_plain_file("read", path, info.st_mode);
   size_ = info.st_size;
   if (size_ == 0)
@@ -33,7 +33,7 @@ MappedFile::MappedFile(const std::string& path, Access access) : path_(path) {
   void* const memory =
       ::mmap(nullptr, size_, protection, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
   if (memory == MAP_FAILED)
-    fail_errno(cat("read: cannot map '", path, "'"), errno);
+    fail_errno(errno, "read: cannot map '", path, "'");
   data_ = static_cast<char*>(memory);
 }
 

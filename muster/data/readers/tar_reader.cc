@@ -61,7 +61,7 @@ void TarReader::need_library() {
 TarReader::TarReader(const std::string& path) : name_(path), archive_(std::make_unique<Archive>()) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0)
-    fail_errno(cat("tar: cannot open '", path, "'"), errno);
+    fail_errno(errno, "tar: cannot open '", path, "'");
   expect_plain_file("tar", path, info.st_mode);
   // The size is kept, since libarchive does not notice every end that comes too early.
   file_size_ = info.st_size;
@@ -150,7 +150,7 @@ void TarReader::check_end() const {
     return;
   const Fd file(::open(name_.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid())
-    fail_errno(cat("tar: cannot read '", name_, "'"), errno);
+    fail_errno(errno, "tar: cannot read '", name_, "'");
   char block[kTarBlockBytes];
   const int64_t last = *file_size_ - kTarBlockBytes;
   const bool is_read =
