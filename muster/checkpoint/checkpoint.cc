@@ -33,8 +33,7 @@ namespace {
 // One of a checkpoint's files, which is open on rank 0. The other ranks get the head before the
 // tensors.
 struct LoadedFile {
-  std::string head = {};        // empty: there is none
-  std::string data_bytes = {};  // a number
+  SafetensorsHead head = {};  // empty: there is none
   std::optional<SafetensorsFile> file = {};
 };
 
@@ -54,16 +53,15 @@ LoadedFile read_file(const std::string& folder, const Manifest& manifest, const 
     return {};
   LoadedFile loaded{.file = SafetensorsFile(cat(folder, "/", name))};
   loaded.file->header();  // refused here, so that an older checkpoint can be tried
-  loaded.head = loaded.file->head().json;
-  loaded.data_bytes = cat(loaded.file->head().data_bytes);
+  loaded.head = loaded.file->head();
   return loaded;
 }
 
 // Returns no tensors for a file that the checkpoint does not have.
 SafetensorsHeader header_of(const LoadedFile& file, const std::string& name) {
-  if (file.head.empty())
+  if (file.head.json.empty())
     return {};
-  return parse_safetensors_header(file.head, std::stoull(file.data_bytes), name);
+  return parse_safetensors_header(file.head.json, file.head.data_bytes, name);
 }
 
 // Reads the heads of a checkpoint that is whole. Throws: io or invalid_argument if it is not;
@@ -102,7 +100,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
       continue;
     try {
       auto loaded = read_checkpoint(path, with_optimizer);
-      check_step(parse_manifest(loaded.manifest, path), step, path);
+      check_step(parse_manifest(loaded.manifest, path), path);
       if (is_abandoned)
         warn_of_abandoned(path);
       return loaded;
@@ -116,59 +114,25 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
   return {};
 }
 
-// Gives every rank rank 0's tensors, one at a time. The heads, which all have, say what is to come.
-void share_tensors(const LoadedFile& file,
-                   const TensorEntries& entries,
-                   const Peers& peers,
-                   const std::function<void(const std::string& name, Tensor tensor)>& take,
-                   const NamedTensors& into = {}) {
-  for (const auto& [name, entry] : entries) {
-    const Tensor tensor = room_for(name, entry, into);
-    peers.on_rank0([&] { read_tensor_into(tensor, *file.file, name, entry); });
-    peers.share(tensor);
-    take(name, tensor);
-  }
-}
-
-// Fills one tensor of every rank. On a device it is copied there at once: the host holds one tensor
-// of the file at a time, however large the file is.
-void fill_shared(const TensorPiece& piece,
-                 const LoadedFile& file,
-                 const TensorEntries& entries,
-                 const Peers& peers) {
-  const auto& [name, entry] = *entries.find(piece.name);
-  share_tensors(file,
-                {{name, entry}},
-                peers,
-                [&](const std::string&, const Tensor& tensor) {
-                  if (!tensor.is_same(piece.tensor))
-                    piece.tensor.copy_(tensor);
-                },
-                {{name, piece.tensor}});
+// Gives every rank rank 0's tensor, in the memory of `old` where it fits.
+Tensor shared_tensor(const LoadedFile& file,
+                     const std::string& name,
+                     const TensorEntry& entry,
+                     const Peers& peers,
+                     const Tensor& old = {}) {
+  const Tensor tensor = room_for(entry, old);
+  peers.on_rank0([&] { read_tensor_into(tensor, *file.file, name, entry); });
+  peers.share(tensor);
+  return tensor;
 }
 
 // Returns what LoadedCheckpoint::read_parts is. The file stays open for it.
 ReadParts parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries entries, Peers peers) {
   return [file = std::move(file), entries = std::move(entries), peers = std::move(peers)](
              const std::string& prefix, const NamedTensors& into) {
-    TensorEntries wanted;
-    NamedTensors places, tensors;
-    for (const auto& [name, entry] : entries) {
-      if (!name.starts_with(prefix))
-        continue;
-      wanted[name] = entry;
-      if (const Tensor* found = value_at(into, name.substr(prefix.size())))
-        places[name] = *found;
-    }
-    share_tensors(
-        *file,
-        wanted,
-        peers,
-        [&](const std::string& name, Tensor tensor) {
-          tensors[name.substr(prefix.size())] = std::move(tensor);
-        },
-        places);
-    return tensors;
+    return read_below(prefix, entries, into, [&](const auto& name, const auto& entry, auto& old) {
+      return shared_tensor(*file, name, entry, peers, old);
+    });
   };
 }
 
@@ -182,10 +146,8 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
   peers.on_rank0([&] { loaded = read(); });
   for (auto* text : {&loaded.path, &loaded.manifest})
     peers.share(*text);
-  for (auto* file : {&loaded.model, &loaded.optimizer, &loaded.parts}) {
-    peers.share(file->head);
-    peers.share(file->data_bytes);
-  }
+  for (auto* file : {&loaded.model, &loaded.optimizer, &loaded.parts})
+    share_head(file->head, peers);
   if (!loaded.found())
     return std::nullopt;
 
@@ -208,27 +170,24 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
     check_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors);
   });
 
-  LoadedCheckpoint result{.path = loaded.path,
-                          .serial = manifest.serial,
-                          .abandoned = manifest.abandoned,
-                          .position = manifest.position,
-                          .world_size = manifest.world_size,
-                          .user = manifest.user};
+  LoadedCheckpoint result = loaded_from(loaded.path, manifest);
   // The optimizer first: it can still refuse, the model cannot.
   if (state.optimizer != nullptr) {
+    // On a device a tensor is copied there at once: the host holds one of the file at a time,
+    // however large the file is.
     const auto fill = [&](const TensorPiece& piece) {
-      fill_shared(piece, loaded.optimizer, optimizer.tensors, peers);
+      const Tensor tensor = shared_tensor(
+          loaded.optimizer, piece.name, optimizer.tensors.at(piece.name), peers, piece.tensor);
+      if (!tensor.is_same(piece.tensor))
+        piece.tensor.copy_(tensor);
     };
     restore_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors, fill);
   }
   const at::NoGradGuard no_grad;
-  NamedTensors model_by_name;
-  for (auto& [name, tensor] : model_tensors(state.model))
-    model_by_name.emplace(name, tensor);
-  share_tensors(
-      loaded.model, model.tensors, peers, [&](const std::string& name, const Tensor& tensor) {
-        model_by_name.at(name).copy_(tensor);
-      });
+  const NamedTensorList tensors = model_tensors(state.model);
+  const NamedTensors by_name(tensors.begin(), tensors.end());
+  for (const auto& [name, entry] : model.tensors)
+    by_name.at(name).copy_(shared_tensor(loaded.model, name, entry, peers));
   // The parts are read later, one after the other, as the caller asks for them.
   result.read_parts = parts_reader(
       std::make_shared<LoadedFile>(std::move(loaded.parts)), std::move(parts.tensors), peers);

@@ -66,16 +66,34 @@ void remove_old(const SaveOptions& options, const std::string& saved) {
   }
 }
 
+Manifest new_manifest(const SaveOptions& options,
+                      const TrainingPosition& position,
+                      int world_size,
+                      const std::string& optimizer) {
+  return {.position = position,
+          .parent = options.parent,
+          .abandoned = options.abandoned,
+          .world_size = world_size,
+          .optimizer = optimizer,
+          .user = options.user,
+          .metric = options.metric};
+}
+
+LoadedCheckpoint loaded_from(const std::string& path, const Manifest& manifest) {
+  return {.path = path,
+          .serial = manifest.serial,
+          .abandoned = manifest.abandoned,
+          .position = manifest.position,
+          .world_size = manifest.world_size,
+          .user = manifest.user};
+}
+
 // The image shares the tensors, so it is made in no time and costs no memory.
 CheckpointImage image_of(const TrainingState& state,
                          const TrainingPosition& position,
                          int world_size) {
   const at::NoGradGuard no_grad;
-  CheckpointImage image{.model = {},
-                        .optimizer = {},
-                        .parts = state.parts,
-                        .position = position,
-                        .world_size = world_size};
+  CheckpointImage image{.parts = state.parts, .position = position, .world_size = world_size};
   for (auto& [name, tensor] : model_tensors(state.model))
     image.model.emplace(name, tensor);
   if (state.optimizer == nullptr)
@@ -124,15 +142,11 @@ std::string write_image(const SaveOptions& options, const CheckpointImage& image
   // From here on the folder is removed again if anything fails.
   Staging staging(options.directory, step);
   const Metadata metadata = {{"format", "pt"}, {"step", cat(step)}};
-  Manifest manifest{.position = image.position,
-                    .serial = next_serial(options.directory, options.abandoned),
-                    .parent = options.parent,
-                    .abandoned = options.abandoned,
-                    .world_size = image.world_size,
-                    .files = {},
-                    .optimizer = image.optimizer ? image.optimizer->description : "",
-                    .user = options.user,
-                    .metric = options.metric};
+  Manifest manifest = new_manifest(options,
+                                   image.position,
+                                   image.world_size,
+                                   image.optimizer ? image.optimizer->description : "");
+  manifest.serial = next_serial(options.directory, options.abandoned);
   const auto write = [&](const char* name, const NamedTensors& tensors) {
     manifest.files.push_back(write_safetensors(staging.path(), name, tensors, metadata));
   };
@@ -141,9 +155,7 @@ std::string write_image(const SaveOptions& options, const CheckpointImage& image
     write(kOptimizerFile, image.optimizer->tensors);
   if (!image.parts.empty())
     write(kPartsFile, image.parts);
-  DurableFile file(staging.path(), kManifestFile);
-  file.write(format_manifest(manifest));
-  file.finish();
+  write_manifest(staging.path(), manifest);
   // The file system may have lost what it said it wrote. Until this has been read back, older
   // checkpoints stay.
   verify_checkpoint(staging.path());

@@ -12,9 +12,9 @@
 namespace muster {
 
 struct CheckpointImage {
-  NamedTensors model;
-  std::optional<OptimizerSnapshot> optimizer;
-  NamedTensors parts;
+  NamedTensors model = {};
+  std::optional<OptimizerSnapshot> optimizer = {};
+  NamedTensors parts = {};
   TrainingPosition position;
   int world_size = 1;
 };
@@ -31,6 +31,15 @@ HostCopies copy_image(const CheckpointImage& image, CheckpointImage& copy);
 // Writes the image completely or not at all, then removes older checkpoints. Returns the
 // checkpoint's path. Throws: as save_checkpoint.
 std::string write_image(const SaveOptions& options, const CheckpointImage& image);
+
+// The manifest of a checkpoint that is saved with these options, without its number and files.
+Manifest new_manifest(const SaveOptions& options,
+                      const TrainingPosition& position,
+                      int world_size,
+                      const std::string& optimizer);
+
+// What a checkpoint's manifest says of it.
+LoadedCheckpoint loaded_from(const std::string& path, const Manifest& manifest);
 
 // Keeps options.keep_last of the run's own checkpoints that look complete, and always `saved` and
 // the best; removes the run's others. Prefers the newest of the current branch, then those of

@@ -38,15 +38,11 @@ TensorEntries entries_to_read(const WeightSource& source, bool reads = true) {
 }
 
 // Returns the head of a safetensors file that would have all tensors that are read of the source,
-// for the other ranks, and where the data behind it would end.
-std::pair<std::string, uint64_t> head_of(const WeightSource& source) {
-  SafetensorsHeader header{.tensors = entries_to_read(source), .metadata = {}};
-  uint64_t at = 0;
-  for (auto& [name, entry] : header.tensors) {
-    entry.begin = at;
-    entry.end = at += tensor_bytes(entry);
-  }
-  return {format_safetensors_header(header), at};
+// for the other ranks.
+SafetensorsHead head_of(const WeightSource& source) {
+  SafetensorsHeader header{.tensors = entries_to_read(source)};
+  const uint64_t data_bytes = lay_out(header);
+  return {format_safetensors_header(header), data_bytes};
 }
 
 // Throws: invalid_argument if .make has asked for a tensor that is not there.
@@ -348,16 +344,13 @@ TensorEntries share_entries(std::unique_ptr<WeightSource>& source,
                             const std::string& path,
                             const std::string& part,
                             const Peers& peers) {
-  std::string head, bytes;
+  SafetensorsHead head;
   peers.on_rank0([&] {
     source = open_weights(path, part);
-    const auto [text, end] = head_of(*source);
-    head = text;
-    bytes = cat(end);
+    head = head_of(*source);
   });
-  peers.share(head);
-  peers.share(bytes);
-  return parse_safetensors_header(head, std::stoull(bytes), path).tensors;
+  share_head(head, peers);
+  return parse_safetensors_header(head.json, head.data_bytes, path).tensors;
 }
 
 // The model's tensors that the caller wants.

@@ -16,8 +16,6 @@ class Module;
 
 namespace muster {
 
-using TensorEntries = std::map<std::string, TensorEntry>;
-
 // Returns the entries that a file of these tensors would have.
 TensorEntries entries_of(const NamedTensors& tensors);
 

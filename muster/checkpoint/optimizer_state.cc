@@ -228,6 +228,20 @@ Tensor as_tensor(const Tensor& value) {
   return value;
 }
 
+// A field of the parameter's state, whose values `tensor` has.
+TensorPiece piece_of_field(const StateField& field,
+                           const TensorPiece& parameter,
+                           const Tensor& tensor) {
+  TensorPiece piece = whole_piece(field.name, tensor);
+  if (field.is_tensor) {
+    piece.shape = parameter.shape;
+    piece.elements = parameter.elements;
+    piece.owner = parameter.owner;
+  }
+  piece.is_own = parameter.is_own;
+  return piece;
+}
+
 // Adds the pieces of one parameter's state.
 template <class Kind>
 void add_pieces_of(const TensorPiece& parameter,
@@ -239,14 +253,7 @@ void add_pieces_of(const TensorPiece& parameter,
     if (!tensor.defined())
       return;
     const StateField field = field_of(parameter, name, value);
-    TensorPiece piece = whole_piece(field.name, tensor);
-    if (field.is_tensor) {
-      piece.shape = parameter.shape;
-      piece.elements = parameter.elements;
-      piece.owner = parameter.owner;
-    }
-    piece.is_own = parameter.is_own;
-    to.push_back(std::move(piece));
+    to.push_back(piece_of_field(field, parameter, tensor));
   });
 }
 
@@ -278,23 +285,6 @@ OptimizerPieces pieces_of_kind(const TensorPieces& parameters, Optimizer& optimi
   return result;
 }
 
-// An empty piece of a parameter's state, with memory for what is to be fetched.
-TensorPiece room_for_field(const StateField& field, const TensorPiece& parameter) {
-  TensorPiece piece{.name = field.name,
-                    .shape = {},
-                    .elements = all_elements({}),
-                    .tensor = {},
-                    .is_own = parameter.is_own};
-  if (field.is_tensor) {
-    piece.shape = parameter.shape;
-    piece.elements = parameter.elements;
-    piece.tensor = at::empty_like(parameter.tensor);
-  } else {
-    piece.tensor = as_tensor(int64_t{0});
-  }
-  return piece;
-}
-
 // Builds the state of one parameter from what was saved. Returns null if it had none.
 template <class Kind>
 std::unique_ptr<typename Kind::State> fetched_state(const TensorPiece& parameter,
@@ -307,7 +297,10 @@ std::unique_ptr<typename Kind::State> fetched_state(const TensorPiece& parameter
     const StateField field = field_of(parameter, name, value);
     if (!entries.contains(field.name))
       return;
-    TensorPiece piece = room_for_field(field, parameter);
+    TensorPiece piece =
+        piece_of_field(field,
+                       parameter,
+                       field.is_tensor ? at::empty_like(parameter.tensor) : as_tensor(int64_t{0}));
     fetch(piece);
     set_field(value, piece.tensor);
     any = true;
@@ -433,7 +426,7 @@ OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& opti
 // If the parameters are whole, the pieces are the tensors themselves.
 OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& optimizer) {
   OptimizerPieces pieces = optimizer_pieces(parameter_pieces(model), optimizer);
-  OptimizerSnapshot snapshot{.description = std::move(pieces.description), .tensors = {}};
+  OptimizerSnapshot snapshot{.description = std::move(pieces.description)};
   for (TensorPiece& piece : pieces.pieces)
     snapshot.tensors.emplace(piece.name, std::move(piece.tensor));
   return snapshot;

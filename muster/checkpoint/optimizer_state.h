@@ -20,8 +20,8 @@ namespace muster {
 
 struct OptimizerSnapshot {
   std::string description;  // JSON: kind, and each group's options and parameter names
-  NamedTensors
-      tensors;  // "<parameter>.<field>", such as "fc.weight.exp_avg"; steps are I64 scalars
+  // "<parameter>.<field>", such as "fc.weight.exp_avg"; steps are I64 scalars.
+  NamedTensors tensors = {};
 };
 
 // Whether the state can be saved: the class is one of those, or derived from one.

@@ -6,14 +6,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-#include <functional>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/model_state.h"
+#include "muster/checkpoint/peers.h"
 
 namespace muster {
 
@@ -34,35 +33,11 @@ const char* way_to_save(const Tensor& tensor) {
              : "convert it before it is saved, as by to_dense() or dequantize()";
 }
 
-// Places the tensors one after the other, widest elements first, so that each is aligned to its
-// element size.
-SafetensorsHeader lay_out(const NamedTensors& tensors, const Metadata& metadata) {
-  std::vector<const NamedTensors::value_type*> order;
-  for (const auto& item : tensors) {
-    require_savable(item.first, item.second);
-    order.push_back(&item);
-  }
-  std::ranges::stable_sort(
-      order, std::greater(), [](const auto* item) { return item->second.element_size(); });
-  SafetensorsHeader header{.tensors = {}, .metadata = metadata};
-  uint64_t at = 0;
-  for (const auto* item : order) {
-    const auto& [name, tensor] = *item;
-    TensorEntry entry = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
-    entry.begin = at;
-    at += tensor.numel() * tensor.element_size();
-    entry.end = at;
-    header.tensors.emplace(name, std::move(entry));
-  }
-  return header;
-}
-
-// The data ends where the last tensor does.
-uint64_t data_bytes_of(const SafetensorsHeader& header) {
-  uint64_t bytes = 0;
-  for (const auto& [name, entry] : header.tensors)
-    bytes = std::max(bytes, entry.end);
-  return bytes;
+// The head of a file of these tensors, which have no places in it yet.
+SafetensorsHeader savable_header(const NamedTensors& tensors, const Metadata& metadata) {
+  for (const auto& [name, tensor] : tensors)
+    require_savable(name, tensor);
+  return {.tensors = entries_of(tensors), .metadata = metadata};
 }
 
 }  // namespace
@@ -81,7 +56,7 @@ void require_savable(const std::string& name, const Tensor& tensor) {
 SafetensorsContent read_safetensors(const std::string& path) {
   const SafetensorsFile file(path);
   auto header = file.header();
-  SafetensorsContent content{.tensors = {}, .metadata = std::move(header.metadata)};
+  SafetensorsContent content{.metadata = std::move(header.metadata)};
   for (const auto& [name, entry] : header.tensors)
     content.tensors.emplace(name, read_tensor(file, name, entry));
   return content;
@@ -101,16 +76,11 @@ void read_tensor_into(const Tensor& tensor,
   check_bools(file.path(), name, tensor);
 }
 
-Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into) {
+Tensor room_for(const TensorEntry& entry, const Tensor& into) {
   const at::ScalarType type = scalar_type_of(entry);
-  const auto fits = [&](const Tensor& tensor) {
-    const bool is_plain = tensor.device().is_cpu() && tensor.is_contiguous();
-    return is_plain && tensor.scalar_type() == type && tensor.sizes() == entry.shape;
-  };
-  const Tensor* const found = value_at(into, name);
-  if (found != nullptr && fits(*found))
-    return *found;
-  return at::empty(entry.shape, type);
+  const bool fits = into.defined() && into.is_cpu() && into.is_contiguous() &&
+                    into.scalar_type() == type && into.sizes() == entry.shape;
+  return fits ? into : at::empty(entry.shape, type);
 }
 
 // LibTorch computes with a bool's byte, so another byte than 0 and 1 would be undefined behaviour.
@@ -127,8 +97,9 @@ void check_bools(const std::string& path, const std::string& name, const Tensor&
 }
 
 SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadata& metadata) {
-  const auto header = lay_out(tensors, metadata);
-  return {format_safetensors_header(header), data_bytes_of(header)};
+  SafetensorsHeader header = savable_header(tensors, metadata);
+  const uint64_t data_bytes = lay_out(header);
+  return {format_safetensors_header(header), data_bytes};
 }
 
 // Tensors are brought to the CPU one at a time, so that a model on a GPU needs no second copy.
@@ -136,7 +107,8 @@ WrittenFile write_safetensors(const std::string& folder,
                               const std::string& name,
                               const NamedTensors& tensors,
                               const Metadata& metadata) {
-  const auto header = lay_out(tensors, metadata);
+  SafetensorsHeader header = savable_header(tensors, metadata);
+  lay_out(header);
   const auto json = format_safetensors_header(header);
   if (json.size() > kMaxHeadBytes) {
     throw invalid_argument("safetensors: expected a header of at most ",
@@ -145,20 +117,37 @@ WrittenFile write_safetensors(const std::string& folder,
                            json.size(),
                            "; save fewer tensors in a file");
   }
-  std::vector<std::pair<uint64_t, std::string>> order;  // in the file
-  for (const auto& [tensor, entry] : header.tensors)
-    order.emplace_back(entry.begin, tensor);
-  std::ranges::sort(order);
-
   DurableFile file(folder, name);
   const uint64_t head_bytes = json.size();
   file.write(&head_bytes, sizeof(head_bytes));
   file.write(json);
-  for (const auto& [begin, tensor_name] : order) {
+  for (const auto& [tensor_name, entry] : tensors_by_place(header)) {
     const auto bytes = tensors.at(tensor_name).detach().cpu().contiguous();
     file.write(bytes.const_data_ptr(), bytes.nbytes());
   }
   return file.finish();
+}
+
+void share_head(SafetensorsHead& head, const Peers& peers) {
+  std::string data_bytes = cat(head.data_bytes);
+  for (std::string* text : {&head.json, &data_bytes})
+    peers.share(*text);
+  head.data_bytes = std::stoull(data_bytes);
+}
+
+NamedTensors read_below(
+    const std::string& prefix,
+    const TensorEntries& entries,
+    const NamedTensors& into,
+    const std::function<Tensor(const std::string&, const TensorEntry&, const Tensor& old)>& read) {
+  NamedTensors tensors;
+  for (const auto& [name, entry] : entries) {
+    if (!name.starts_with(prefix))
+      continue;
+    const std::string own = name.substr(prefix.size());
+    tensors[own] = read(name, entry, find_or(into, own));
+  }
+  return tensors;
 }
 
 }  // namespace muster

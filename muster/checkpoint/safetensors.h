@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "muster/base/tensors.h"
@@ -16,9 +16,11 @@
 
 namespace muster {
 
+class Peers;
+
 struct SafetensorsContent {
-  NamedTensors tensors;  // on the CPU, contiguous, with their own memory
-  Metadata metadata;
+  NamedTensors tensors = {};  // on the CPU, contiguous, with their own memory
+  Metadata metadata = {};
 };
 
 // Throws: invalid_argument for a tensor that no file can have, such as a sparse one, and for
@@ -38,8 +40,8 @@ void read_tensor_into(const Tensor& tensor,
                       const std::string& name,
                       const TensorEntry& entry);
 
-// The tensor of that name in `into`, if the entry can be read into it; else a new one.
-Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into);
+// `into`, if the entry can be read into it; else a new tensor.
+Tensor room_for(const TensorEntry& entry, const Tensor& into);
 
 // Throws: invalid_argument for a bool other than 0 and 1, which would be undefined behaviour later.
 // `path` is where it was read.
@@ -57,5 +59,16 @@ WrittenFile write_safetensors(const std::string& folder,
 // The head that write_safetensors writes for `tensors`; its data_bytes is the size of the data
 // after it.
 SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadata& metadata = {});
+
+// Gives every rank rank 0's head. Collective: yes.
+void share_head(SafetensorsHead& head, const Peers& peers);
+
+// Calls `read` with each of the entries whose name begins with `prefix`, and the tensor in `into`
+// that has its name without that. Returns what it returns, by these names.
+NamedTensors read_below(
+    const std::string& prefix,
+    const TensorEntries& entries,
+    const NamedTensors& into,
+    const std::function<Tensor(const std::string&, const TensorEntry&, const Tensor& old)>& read);
 
 }  // namespace muster

@@ -18,9 +18,11 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/lineage.h"
+#include "muster/checkpoint/image.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_tensors.h"
@@ -86,13 +88,7 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   peers.share(text);
   // A text that cannot be parsed is refused by every rank in the same way.
   Manifest manifest = parse_manifest(text, path);  // alike on every rank
-  if (cat("step-", manifest.position.step) != path.substr(path.rfind('/') + 1)) {
-    throw invalid_argument("checkpoint: expected the step of '",
-                           path,
-                           "', got a manifest of step ",
-                           manifest.position.step,
-                           "; its folder was renamed, or has files of another checkpoint");
-  }
+  check_step(manifest, path);
   const auto problems =
       group.all_gather_bytes(own_problem(path, manifest, peers), "whether a checkpoint is whole");
   const auto unseen = std::ranges::find(problems, kUnseen);
@@ -155,11 +151,8 @@ void check_pieces_of(const TensorPieces& pieces,
   const TensorEntries entries = saved.entries(pieces);
   for (const TensorPiece& piece : pieces_to_load(pieces, entries)) {
     const TensorEntry mine = tensor_entry(piece.tensor.scalar_type(), piece.shape);
-    const auto found = entries.find(piece.name);
-    const bool is_there = found != entries.end();
-    if (is_there && found->second.same_kind(mine))
-      continue;
-    if (is_there && may_be_half && is_widened(found->second, mine))
+    const TensorEntry* const found = value_at(entries, piece.name);
+    if (found != nullptr && (found->same_kind(mine) || (may_be_half && is_widened(*found, mine))))
       continue;
     throw invalid_argument("load: expected ",
                            to_string(mine),
@@ -168,16 +161,10 @@ void check_pieces_of(const TensorPieces& pieces,
                            "' in '",
                            path,
                            "', as in the model, got ",
-                           is_there ? to_string(found->second) : "no tensor of that name",
+                           found != nullptr ? to_string(*found) : "no tensor of that name",
                            "; load it into the model that it was saved from");
   }
-  if (const auto holes = saved.source().incomplete(); !holes.empty()) {
-    throw invalid_argument("load: expected all of '",
-                           holes[0],
-                           "' in '",
-                           path,
-                           "', got some of it; a rank's file is missing");
-  }
+  saved.source().require_whole("load", path);
 }
 
 // Refuses tensors that were saved and that no rank has a piece of. Collective: yes.
@@ -232,15 +219,11 @@ struct PartsFile {
   TensorEntries entries;
 
   NamedTensors read(const std::string& prefix, const NamedTensors& into) const {
-    NamedTensors tensors;
-    for (const auto& [name, entry] : entries) {
-      if (!name.starts_with(prefix))
-        continue;
-      const std::string own = name.substr(prefix.size());
-      tensors[own] = room_for(own, entry, into);
-      read_tensor_into(tensors[own], *file, name, entry);
-    }
-    return tensors;
+    return read_below(prefix, entries, into, [&](const auto& name, const auto& entry, auto& old) {
+      const Tensor tensor = room_for(entry, old);
+      read_tensor_into(tensor, *file, name, entry);
+      return tensor;
+    });
   }
 };
 
@@ -268,13 +251,9 @@ class ShardedLoad {
       restore_optimizer_state();
     if (group_.rank() == 0)
       tell_of_means(model_, optimizer_, state_, group_.size());
-    return {.path = path_,
-            .serial = manifest_.serial,
-            .abandoned = manifest_.abandoned,
-            .position = manifest_.position,
-            .world_size = manifest_.world_size,
-            .user = manifest_.user,
-            .read_parts = parts_reader()};
+    LoadedCheckpoint loaded = loaded_from(path_, manifest_);
+    loaded.read_parts = parts_reader();
+    return loaded;
   }
 
  private:

@@ -27,7 +27,7 @@ using nlohmann::json;
 struct ToldPiece {
   std::string dtype;
   Int64s shape;
-  Elements elements;
+  Elements elements = {};
   bool is_first_ones = false;  // the first rank that has it saves it
   std::string owner;
   bool is_own = false;
@@ -55,7 +55,6 @@ json told(const TensorPieces& pieces) {
 ToldPiece heard(const json& piece) {
   ToldPiece result{.dtype = piece[1],
                    .shape = piece[2].get<Int64s>(),
-                   .elements = {},
                    .is_first_ones = piece[4],
                    .owner = piece[5],
                    .is_own = piece[6]};

@@ -30,6 +30,7 @@
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/files/tensor_source.h"
 #include "muster/checkpoint/host_copies.h"
+#include "muster/checkpoint/image.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_tensors.h"
 #include "muster/trace/span.h"
@@ -184,15 +185,7 @@ std::string ShardedSave::start(const SaveOptions& options,
   auto save = std::make_unique<Save>();
   save->options = options;
   save->rank = group.rank();
-  save->manifest = {.position = position,
-                    .serial = 0,
-                    .parent = options.parent,
-                    .abandoned = options.abandoned,
-                    .world_size = group.size(),
-                    .files = {},
-                    .optimizer = plan.description,
-                    .user = options.user,
-                    .metric = options.metric};
+  save->manifest = new_manifest(options, position, group.size(), plan.description);
   const Peers peers(group);
   peers.on_rank0([&] {
     make_directory(options.directory);
@@ -293,9 +286,7 @@ void ShardedSave::publish() {
   try {
     if (!gather_records())
       return;
-    DurableFile file(save.folder, kManifestFile);
-    file.write(format_manifest(save.manifest));
-    file.finish();
+    write_manifest(save.folder, save.manifest);
     read_manifest(save.folder);
     const std::string path = save.staging->publish();
     save.is_published = true;

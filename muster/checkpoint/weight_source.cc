@@ -25,12 +25,7 @@ class SafetensorsWeights : public WeightSource {
  public:
   SafetensorsWeights(const std::string& path, TensorSource source)
       : path_(path), source_(std::move(source)) {
-    if (const auto holes = source_.incomplete(); !holes.empty())
-      throw invalid_argument("load_weights: expected all of '",
-                             holes[0],
-                             "' in '",
-                             path,
-                             "', got some of it; a rank's file is missing");
+    source_.require_whole("load_weights", path);
     for (const auto& [name, tensor] : source_.tensors())
       entries_.emplace(name, tensor.kind);
   }

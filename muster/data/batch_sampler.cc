@@ -169,8 +169,6 @@ class EvenBatches : public BatchSampler {
     return {.size = counts->size(),
             .size_of_all = counts->size_of_all(),
             .size_of_least = counts->size_of_least(),
-            .samples = {},
-            .positions = {},
             .count = [counts](int64_t batch) { return counts->count(batch); },
             .count_of_all = [counts](int64_t batch) { return counts->count_of_all(batch); },
             .consumed_after = [counts](int64_t batch) { return counts->consumed_after(batch); },

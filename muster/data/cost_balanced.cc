@@ -151,9 +151,6 @@ class CostBalanced : public BatchSampler {
     const int64_t size = left / global + (keeps_rest ? 1 : 0);
     return {.size = size,
             .size_of_all = size,
-            .samples = {},
-            .positions = {},
-            .count = {},
             // A last batch with fewer samples than ranks is filled up from the order's beginning.
             .count_of_all =
                 [left, size, global, ranks = options_.num_replicas](int64_t batch) -> int64_t {

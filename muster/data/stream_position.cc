@@ -226,8 +226,7 @@ StreamPosition StreamPosition::from_values(const Int64s& values) {
                           .seed = numbers.any(),
                           .rank = numbers.at_least(0),
                           .ranks = numbers.at_least(1),
-                          .examples = numbers.at_least(0),
-                          .left = {}};
+                          .examples = numbers.at_least(0)};
   if (position.rank >= position.ranks)
     numbers.refuse();
   position.left.resize(numbers.count());

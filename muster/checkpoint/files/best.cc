@@ -13,13 +13,8 @@ namespace {
 
 // Whether a checkpoint that is not whole says that it is one of the training.
 bool says_it_is_own(const std::string& path, const IsOwn& is_own) {
-  if (!is_own)
-    return true;
-  try {
-    return is_own(read_manifest_alone(path));
-  } catch (const Error&) {
-    return false;
-  }
+  const auto manifest = manifest_if_readable(path);
+  return !is_own || (manifest && is_own(*manifest));
 }
 
 }  // namespace

@@ -155,12 +155,7 @@ TensorsDifference compare_tensors(const TensorSource& first,
   // Appends a row; `a` and `b` are the two kinds.
   const auto note =
       [&](const std::string& name, Kind kind, const std::string& a, const std::string& b) {
-        result.tensors.push_back({.name = name,
-                                  .kind = kind,
-                                  .first = a,
-                                  .second = b,
-                                  .different = 0,
-                                  .largest = std::nullopt});
+        result.tensors.push_back({.name = name, .kind = kind, .first = a, .second = b});
       };
   for (const auto& [name, tensor] : first.tensors()) {
     const auto found = second.tensors().find(name);

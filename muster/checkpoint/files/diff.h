@@ -20,8 +20,9 @@ struct TensorDifference {
   Kind kind = Kind::other_values;
   std::string first;  // "F32[2, 3]"; empty if absent
   std::string second;
-  uint64_t different = 0;         // elements whose bits differ
-  std::optional<double> largest;  // absolute; none: not a number, or a type compared only by bits
+  uint64_t different = 0;  // elements whose bits differ
+  std::optional<double> largest =
+      {};  // absolute; none: not a number, or a type compared only by bits
 };
 
 struct TensorsDifference {

@@ -20,7 +20,9 @@
 #include <system_error>
 
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/checkpoint/files/durable_file.h"
@@ -58,10 +60,8 @@ std::string temporary_path(const std::string& final_path) {
 
 // Returns nothing for a folder that does not exist. Throws: io if it cannot be read.
 Strings names_in(const std::string& directory) {
-  Strings names;
   std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
+  Strings names = mapped(paths_in(directory, error), file_name);
   if (error && error != std::errc::no_such_file_or_directory)
     fail_errno(error.value(), "checkpoint: cannot read the folder '", directory, "'");
   return names;
@@ -88,15 +88,6 @@ Fd locked_folder(const std::string& path) {
   return folder;
 }
 
-// Whether the open folder still has that name, and not another folder.
-bool is_still_at(const Fd& folder, const std::string& path) {
-  struct stat by_fd{};
-  struct stat by_path{};
-  if (::fstat(folder.get(), &by_fd) != 0 || ::lstat(path.c_str(), &by_path) != 0)
-    return false;
-  return by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev;
-}
-
 // Swaps two names at once. On a file system that cannot do it, the old one moves aside first.
 void replace(const std::string& path, const std::string& final_path) {
   if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0)
@@ -113,8 +104,7 @@ void replace(const std::string& path, const std::string& final_path) {
 // A path may end in a slash.
 bool is_checkpoint_name(const std::string& path) {
   const fs::path whole(path);
-  return step_in((whole.has_filename() ? whole : whole.parent_path()).filename().string())
-      .has_value();
+  return step_in(file_name(whole.has_filename() ? whole : whole.parent_path())).has_value();
 }
 
 std::vector<StepFolder> list_checkpoints(const std::string& directory) {
@@ -194,7 +184,7 @@ Staging::Staging(const std::string& directory, int64_t step)
     // system without locks fails in another way, and the folder is ours.
     const bool is_locked = ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0;
     const bool is_taken = !is_locked && errno == EWOULDBLOCK;
-    if (!is_taken && is_still_at(lock_, path_))
+    if (!is_taken && is_at(lock_, path_))
       return;
   }
   throw Error(ErrorCode::io,

@@ -16,7 +16,7 @@ namespace muster {
 // O_EXCL and O_NOFOLLOW: nobody else's file is written into, whatever lies there.
 DurableFile::DurableFile(const std::string& folder, const std::string& name)
     : path_(cat(folder, "/", name)),
-      record_{.name = name, .bytes = 0, .sha256 = {}},
+      record_{.name = name},
       fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)) {
   if (!fd_.valid())
     fail_errno(errno, "checkpoint: cannot create '", path_, "'");

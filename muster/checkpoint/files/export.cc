@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
-#include <vector>
+#include <map>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
@@ -35,45 +35,22 @@ std::string exported_name(const std::string& name, const ExportOptions& options)
   return options.prefix + (strips ? name.substr(options.strip.size()) : name);
 }
 
-// A tensor of the new file.
-struct ExportedTensor {
-  std::string from;
-  std::string to;
-  TensorEntry entry;
-};
-
-// Returns the tensors with their places in the new file, widest elements first, so that each is
-// aligned to its element size.
-std::vector<ExportedTensor> laid_out(const TensorSource& source, const ExportOptions& options) {
-  std::vector<ExportedTensor> tensors;
-  for (const auto& [name, tensor] : source.tensors())
-    tensors.push_back({.from = name, .to = exported_name(name, options), .entry = tensor.kind});
-  std::ranges::stable_sort(tensors, std::greater(), [](const ExportedTensor& tensor) {
-    return safetensors_element_size(tensor.entry.dtype);
-  });
-  uint64_t at = 0;
-  for (ExportedTensor& tensor : tensors) {
-    tensor.entry.begin = at;
-    at += tensor_bytes(tensor.entry);
-    tensor.entry.end = at;
-  }
-  return tensors;
-}
-
-// Throws: invalid_argument for a name that is empty, or that two tensors have.
-SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors,
-                                  const Metadata& metadata) {
-  SafetensorsHeader header{.tensors = {}, .metadata = metadata};
-  for (const ExportedTensor& tensor : tensors) {
-    if (!tensor.to.empty() && header.tensors.emplace(tensor.to, tensor.entry).second)
+// Returns the names in the source by those in the new file. Throws: invalid_argument for a name
+// that is empty, or that two tensors have.
+std::map<std::string, std::string> exported_names(const TensorSource& source,
+                                                  const ExportOptions& options) {
+  std::map<std::string, std::string> names;
+  for (const auto& [from, tensor] : source.tensors()) {
+    const std::string to = exported_name(from, options);
+    if (!to.empty() && names.emplace(to, from).second)
       continue;
     throw invalid_argument("export: expected a unique name for each tensor, got '",
-                           shown_text(tensor.to),
+                           shown_text(to),
                            "' for '",
-                           shown_text(tensor.from),
+                           shown_text(from),
                            "'; choose another --prefix or --strip");
   }
-  return header;
+  return names;
 }
 
 // Refuses to replace what the caller did not ask to replace.
@@ -120,16 +97,17 @@ std::string folder_of(const std::string& path) {
 
 // Copies a tensor in pieces, however large it is.
 void copy_tensor(const TensorSource& from,
-                 const ExportedTensor& tensor,
+                 const std::string& name,
+                 const TensorEntry& kind,
                  DurableFile& to,
                  const OnBytes& on_bytes) {
-  const auto element = static_cast<int64_t>(safetensors_element_size(tensor.entry.dtype));
-  const int64_t count = tensor_units(tensor.entry), at_once = kCopiedAtOnce / element;
+  const auto element = static_cast<int64_t>(safetensors_element_size(kind.dtype));
+  const int64_t count = tensor_units(kind), at_once = kCopiedAtOnce / element;
   std::string piece;
   for (int64_t at = 0; at < count; at += at_once) {
     const int64_t length = std::min(at_once, count - at);
     piece.resize(length * element);
-    from.read(tensor.from, {{.begin = at, .length = length}}, piece.data());
+    from.read(name, {{.begin = at, .length = length}}, piece.data());
     to.write(piece);
     if (on_bytes)
       on_bytes(piece.size());
@@ -148,10 +126,13 @@ size_t export_tensors(const TensorSource& from,
                            shown_text(holes[0]),
                            "', got some of it; a rank's file is missing");
   }
-  const std::vector<ExportedTensor> tensors = laid_out(from, options);
-  const std::string json = format_safetensors_header(exported_header(tensors, from.metadata()));
+  const auto names = exported_names(from, options);
+  SafetensorsHeader header{.metadata = from.metadata()};
+  for (const auto& [to, name] : names)
+    header.tensors.emplace(to, from.tensors().at(name).kind);
+  const uint64_t data_bytes = lay_out(header);
+  const std::string json = format_safetensors_header(header);
   const uint64_t head_bytes = json.size();
-  const uint64_t data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
   if (head_bytes > kMaxHeadBytes) {
     throw invalid_argument("export: expected a header of at most ",
                            kMaxHeadBytes,
@@ -165,15 +146,15 @@ size_t export_tensors(const TensorSource& from,
 
   // Nobody sees the file under its name before all of it is on the disk.
   AsideFile aside(path);
-  DurableFile file(folder, fs::path(aside.name).filename().string());
+  DurableFile file(folder, file_name(aside.name));
   file.write(&head_bytes, sizeof(head_bytes));
   file.write(json);
-  for (const ExportedTensor& tensor : tensors)
-    copy_tensor(from, tensor, file, on_bytes);
+  for (const auto& [to, entry] : tensors_by_place(header))
+    copy_tensor(from, names.at(to), entry, file, on_bytes);
   file.finish();
   aside.publish(path, options.replace);
   sync_folder(folder);
-  return tensors.size();
+  return names.size();
 }
 
 }  // namespace muster

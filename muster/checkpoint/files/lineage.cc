@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -22,20 +23,11 @@ struct Saved {
   std::optional<Manifest> manifest = {};  // nothing: it cannot be read
 };
 
-// Returns nothing for a manifest that cannot be read.
-std::optional<Manifest> manifest_of(const std::string& path) {
-  try {
-    return read_manifest_alone(path);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 // Returns the folder's checkpoints by serial numbers, the smallest first.
 std::vector<Saved> all_saved(const std::string& directory) {
   std::vector<Saved> all = mapped(list_checkpoints(directory), [&](const StepFolder& folder) {
     return Saved{.folder = {.step = folder.step, .path = folder.path},
-                 .manifest = manifest_of(folder.path)};
+                 .manifest = manifest_if_readable(folder.path)};
   });
   std::ranges::reverse(all);
   // They are in the order of their steps now, so an unreadable one takes the number before.
@@ -72,7 +64,7 @@ std::vector<SavedFolder> list_by_saving(const std::string& directory,
     return folders;
   Strings names;
   for (SavedFolder& folder : folders) {
-    names.push_back(folder.path.substr(folder.path.rfind('/') + 1));
+    names.push_back(file_name(folder.path));
     if (names.back() != only)
       continue;
     folder.is_abandoned = false;  // it is asked for

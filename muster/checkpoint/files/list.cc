@@ -4,12 +4,11 @@
 
 #include <sys/stat.h>
 
-#include <filesystem>
 #include <map>
-#include <system_error>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/directory.h"
@@ -22,15 +21,12 @@ namespace muster {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 // Adds up the plain files in a folder, whatever they are.
 uint64_t bytes_in(const std::string& folder) {
   uint64_t bytes = 0;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+  for (const auto& path : paths_in(folder)) {
     struct stat info{};
-    if (::lstat(it->path().c_str(), &info) == 0 && S_ISREG(info.st_mode))
+    if (::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode))
       bytes += info.st_size;
   }
   return bytes;
@@ -58,7 +54,7 @@ void add_manifest(ListedCheckpoint& row, const Manifest& manifest) {
   if (position.samples_seen > 0)
     row.samples_seen = position.samples_seen;
   row.metric = manifest.metric;
-  check_step(manifest, row.step, row.path);
+  check_step(manifest, row.path);
 }
 
 }  // namespace
@@ -82,11 +78,7 @@ std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
                          .path = folder.path,
                          .is_abandoned = folder.is_abandoned,
                          .written_seconds = written_at(folder.path),
-                         .bytes = bytes_in(folder.path),
-                         .world_size = 0,
-                         .epoch = {},
-                         .samples_seen = {},
-                         .problem = {}};
+                         .bytes = bytes_in(folder.path)};
     row.problem = problem_of([&] {
       const Manifest manifest = read_manifest(row.path);
       add_manifest(row, manifest);

@@ -24,7 +24,7 @@ struct ListedCheckpoint {
   std::optional<int64_t> epoch = {}, samples_seen = {};  // where the program said them
   std::optional<CheckpointMetric> metric = {};           // likewise
   bool is_best = false;                                  // of its training, by the metric
-  std::string problem;  // why it is not whole; empty: manifest and sizes are right
+  std::string problem = {};  // why it is not whole; empty: manifest and sizes are right
 };
 
 // The folder itself, or the one of that name in a run's folder. Throws: invalid_argument when there

@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -222,6 +223,12 @@ std::string format_manifest(const Manifest& manifest) {
   }
 }
 
+void write_manifest(const std::string& folder, const Manifest& manifest) {
+  DurableFile file(folder, kManifestFile);
+  file.write(format_manifest(manifest));
+  file.finish();
+}
+
 Manifest parse_manifest(const std::string& text, const std::string& name) {
   const auto document = parse(text, name);
   Manifest manifest;
@@ -253,12 +260,10 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   return manifest;
 }
 
-void check_step(const Manifest& manifest, int64_t step, const std::string& path) {
-  if (manifest.position.step == step)
+void check_step(const Manifest& manifest, const std::string& path) {
+  if (cat("step-", manifest.position.step) == file_name(path))
     return;
-  throw invalid_argument("checkpoint: expected step ",
-                         step,
-                         " in '",
+  throw invalid_argument("checkpoint: expected the step of '",
                          path,
                          "', got a manifest of step ",
                          manifest.position.step,
@@ -271,6 +276,14 @@ Manifest read_manifest_alone(const std::string& folder) {
   if (size_of_file(path) > kMaxManifestBytes)
     refuse_manifest(path, "a manifest", "a file too large for one");
   return parse_manifest(read_small_file(path), path);
+}
+
+std::optional<Manifest> manifest_if_readable(const std::string& folder) {
+  try {
+    return read_manifest_alone(folder);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 void check_size(const std::string& folder, const WrittenFile& file) {

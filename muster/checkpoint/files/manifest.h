@@ -70,8 +70,11 @@ constexpr const char* kPartTensors = "tensors/";  // then the part's name, a '/'
 // Throws: invalid_argument if a user text is not UTF-8.
 std::string format_manifest(const Manifest& manifest);
 
+// Writes the manifest into a checkpoint's folder, durably. Throws: io; as format_manifest.
+void write_manifest(const std::string& folder, const Manifest& manifest);
+
 // Throws: invalid_argument for a manifest of another step than the name of its folder says.
-void check_step(const Manifest& manifest, int64_t step, const std::string& path);
+void check_step(const Manifest& manifest, const std::string& path);
 
 // `name` appears in messages. Throws: invalid_argument if the text is not a complete manifest of
 // schema "muster.checkpoint/1", or was changed after it was written.
@@ -88,6 +91,8 @@ Manifest read_manifest(const std::string& folder);
 // Reads only the manifest, without looking at the files that it names. Throws: io,
 // invalid_argument.
 Manifest read_manifest_alone(const std::string& folder);
+// The same; nothing where it cannot be read.
+std::optional<Manifest> manifest_if_readable(const std::string& folder);
 
 // Compares one file with the manifest. Throws: io, invalid_argument.
 void check_size(const std::string& folder, const WrittenFile& file);

@@ -4,15 +4,15 @@
 #include "muster/checkpoint/files/safetensors_header.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 
@@ -191,26 +191,20 @@ std::string size_problem(const std::string& name, const TensorEntry& entry) {
 
 // Returns why the tensors do not tile the data, or "".
 std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes) {
-  std::vector<std::pair<std::string, const TensorEntry*>> by_place;
-  for (const auto& [name, entry] : header.tensors) {
+  uint64_t at = 0;
+  for (const auto& [name, entry] : header.tensors)
     if (const std::string problem = size_problem(name, entry); !problem.empty())
       return problem;
-    by_place.emplace_back(name, &entry);
-  }
-  std::ranges::sort(by_place, {}, [](const auto& item) {
-    return std::pair(item.second->begin, item.second->end);
-  });
-  uint64_t at = 0;
-  for (const auto& [name, entry] : by_place) {
-    if (entry->begin != at) {
-      return cat(entry->begin < at ? "an overlap" : "a hole",
+  for (const auto& [name, entry] : tensors_by_place(header)) {
+    if (entry.begin != at) {
+      return cat(entry.begin < at ? "an overlap" : "a hole",
                  " before tensor '",
                  name,
                  "' at byte ",
-                 entry->begin,
+                 entry.begin,
                  " of the data");
     }
-    at = entry->end;
+    at = entry.end;
   }
   if (at != data_bytes)
     return cat(data_bytes, " bytes of data where the tensors take ", at);
@@ -218,6 +212,28 @@ std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes)
 }
 
 }  // namespace
+
+// One without bytes comes before the one that begins where it does.
+std::vector<std::pair<std::string, TensorEntry>> tensors_by_place(const SafetensorsHeader& header) {
+  std::vector<std::pair<std::string, TensorEntry>> tensors(header.tensors.begin(),
+                                                           header.tensors.end());
+  std::ranges::stable_sort(
+      tensors, {}, [](const auto& item) { return std::pair(item.second.begin, item.second.end); });
+  return tensors;
+}
+
+uint64_t lay_out(SafetensorsHeader& header) {
+  auto order = mapped(header.tensors, [](auto& item) { return &item.second; });
+  std::ranges::stable_sort(order, std::greater(), [](const TensorEntry* entry) {
+    return safetensors_element_size(entry->dtype);
+  });
+  uint64_t at = 0;
+  for (TensorEntry* entry : order) {
+    entry->begin = at;
+    entry->end = at += tensor_bytes(*entry);
+  }
+  return at;
+}
 
 std::string to_string(const TensorEntry& entry) {
   return cat(entry.dtype, "[", join(entry.shape, ", "), "]");
@@ -265,18 +281,12 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!header.metadata.empty())
     json[kMetadataKey] = header.metadata;
-  std::vector<std::pair<uint64_t, std::string>> by_place;
-  for (const auto& [name, entry] : header.tensors) {
+  for (const auto& [name, entry] : tensors_by_place(header)) {
     if (name == kMetadataKey) {
       throw invalid_argument("safetensors: expected another tensor name than '",
                              kMetadataKey,
                              "', which the format keeps for itself; rename it");
     }
-    by_place.emplace_back(entry.begin, name);
-  }
-  std::ranges::sort(by_place);
-  for (const auto& [begin, name] : by_place) {
-    const auto& entry = header.tensors.at(name);
     json[name] = {
         {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }

@@ -7,6 +7,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "muster/base/lists.h"
 
@@ -28,10 +30,19 @@ struct TensorEntry {
 // "F32[16, 3, 5, 5]".
 std::string to_string(const TensorEntry& entry);
 
+using TensorEntries = std::map<std::string, TensorEntry>;
+
 struct SafetensorsHeader {
-  std::map<std::string, TensorEntry> tensors;
-  Metadata metadata;
+  TensorEntries tensors = {};
+  Metadata metadata = {};
 };
+
+// Gives the tensors their places, one after the other: widest elements first, so that each is
+// aligned to its element size. Returns the bytes of all.
+uint64_t lay_out(SafetensorsHeader& header);
+
+// In the order of their data.
+std::vector<std::pair<std::string, TensorEntry>> tensors_by_place(const SafetensorsHeader& header);
 
 // The bytes of an element of the dtype that the format calls so ("F32", "BF16", ...); 0: it has
 // none such. Several elements of F4 and F6 share a byte: for them it is 1.

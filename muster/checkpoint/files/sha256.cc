@@ -14,12 +14,6 @@
 
 namespace muster {
 
-struct Sha256::Context {
-  Context() : evp(EVP_MD_CTX_new()) {}
-  ~Context() { EVP_MD_CTX_free(evp); }
-  EVP_MD_CTX* evp;
-};
-
 namespace {
 
 // Throws: internal if OpenSSL has failed, as it does only where it is broken.
@@ -31,21 +25,18 @@ void must(int result) {
 
 }  // namespace
 
-Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  must(EVP_DigestInit_ex(context_->evp, EVP_sha256(), nullptr));
+Sha256::Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+  must(EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr));
 }
-Sha256::~Sha256() = default;
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
 void Sha256::update(const void* bytes, size_t size) {
-  must(EVP_DigestUpdate(context_->evp, bytes, size));
+  must(EVP_DigestUpdate(context_.get(), bytes, size));
 }
 
 std::string Sha256::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
-  must(EVP_DigestFinal_ex(context_->evp, digest, &size));
+  must(EVP_DigestFinal_ex(context_.get(), digest, &size));
   return to_hex({reinterpret_cast<const char*>(digest), size});
 }
 

@@ -6,23 +6,22 @@
 #include <memory>
 #include <string>
 
+#include "muster/base/no_copy.h"
+
+struct evp_md_ctx_st;  // OpenSSL's
+
 namespace muster {
 
-class Sha256 {
+class Sha256 : NoCopy {
  public:
   Sha256();
-  ~Sha256();
-  Sha256(Sha256&&) noexcept;
-  Sha256& operator=(Sha256&&) noexcept;
-
   void update(const void* bytes, size_t size);
 
   // 64 lower-case hexadecimal digits. Call it once.
   std::string hex();
 
  private:
-  struct Context;
-  std::unique_ptr<Context> context_;
+  std::shared_ptr<evp_md_ctx_st> context_;
 };
 
 // Told the size of each piece that was read.

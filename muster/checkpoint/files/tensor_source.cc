@@ -158,8 +158,7 @@ void TensorSource::add(size_t file, const SafetensorsFile& opened) {
 // Two files must agree on a tensor and not have the same elements of it.
 void TensorSource::add_piece(const std::string& name, const TensorEntry& kind, StoredPiece piece) {
   const std::string& path = paths_[piece.file];
-  StoredTensor& stored =
-      tensors_.try_emplace(name, StoredTensor{.kind = kind, .pieces = {}}).first->second;
+  StoredTensor& stored = tensors_.try_emplace(name, StoredTensor{.kind = kind}).first->second;
   if (!stored.kind.same_kind(kind))
     refuse_pieces(path, name, cat(to_string(kind), " beside ", to_string(stored.kind)));
   const bool overlaps = any_of(stored.pieces, [&](const StoredPiece& other) {
@@ -188,6 +187,17 @@ Strings TensorSource::incomplete() const {
       names.push_back(name);
   }
   return names;
+}
+
+void TensorSource::require_whole(const char* who, const std::string& path) const {
+  const Strings holes = incomplete();
+  if (!holes.empty())
+    throw invalid_argument(who,
+                           ": expected all of '",
+                           holes[0],
+                           "' in '",
+                           path,
+                           "', got some of it; a rank's file is missing");
 }
 
 void TensorSource::read(const std::string& name, const Elements& elements, void* to) const {

@@ -41,7 +41,7 @@ struct StoredPiece {
 
 struct StoredTensor {
   TensorEntry kind;  // dtype and shape of the whole tensor
-  std::vector<StoredPiece> pieces;
+  std::vector<StoredPiece> pieces = {};
 };
 
 class TensorSource {
@@ -63,6 +63,9 @@ class TensorSource {
   // Names of tensors whose pieces leave a hole, as after an interrupted save or if a file is
   // missing.
   Strings incomplete() const;
+
+  // Throws: invalid_argument if there are such names; `who` reads the tensors of `path`.
+  void require_whole(const char* who, const std::string& path) const;
 
   // Copies these elements, in their order, to `to`, which must be large enough. (Of F4 and F6,
   // bytes in place of elements.) Throws: io; invalid_argument if there is no such tensor, or no

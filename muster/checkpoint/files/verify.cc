@@ -78,7 +78,6 @@ VerifiedFile verified_by_head(const std::string& folder,
   return {.checkpoint = folder,
           .file = name,
           .bytes = size_or_none(path),
-          .has_checksum = false,
           .problem = problem_of([&] { verify_head(path, promised); })};
 }
 
@@ -92,7 +91,6 @@ std::vector<VerifiedFile> verify_index(const std::string& folder) {
   std::vector<VerifiedFile> rows = {{.checkpoint = folder,
                                      .file = kWeightIndexFile,
                                      .bytes = size_or_none(cat(folder, "/", kWeightIndexFile)),
-                                     .has_checksum = false,
                                      .problem = problem}};
   for (const auto& [file, tensors] : promised)
     rows.push_back(verified_by_head(folder, file, tensors));
@@ -111,11 +109,9 @@ bool is_from_elsewhere(const std::string& folder) {
 // A path may be a file alone, a checkpoint, or a folder of a hub.
 std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes) {
   if (!is_folder(path)) {
-    return {{.checkpoint = path,
-             .file = {},
-             .bytes = size_or_none(path),
-             .has_checksum = false,
-             .problem = problem_of([&] { verify_head(path, {}); })}};
+    return {{.checkpoint = path, .bytes = size_or_none(path), .problem = problem_of([&] {
+                                                                verify_head(path, {});
+                                                              })}};
   }
   if (!is_from_elsewhere(path))
     return verify_manifest(path, on_bytes);

@@ -3,12 +3,12 @@
 #include "muster/checkpoint/files/view.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
@@ -23,7 +23,6 @@ namespace muster {
 
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::string_view kSuffix = ".safetensors";
@@ -31,8 +30,7 @@ constexpr uint64_t kMaxDescriptionBytes = 16 << 20;
 
 // Returns the kind in the description of an optimizer, or "" if it does not say one.
 std::string kind_in(const std::string& description) {
-  const auto kind = member_or_null(parsed_json<json>(description), "kind");
-  return kind.is_string() ? kind.get<std::string>() : "";
+  return text_or_empty(parsed_json<json>(description), "kind");
 }
 
 // Returns the text that a vector of bytes holds, or "" for another tensor, or one too large.
@@ -101,7 +99,7 @@ void add_plain_files(CheckpointView& view) {
     for (const auto& [tensor, file] : read_weight_index(path))
       view.promised.push_back(tensor);
   for (const std::string& file : weight_files(path)) {
-    const std::string name = fs::path(file).filename().string();
+    const std::string name = file_name(file);
     view.files.push_back({.name = name, .path = file, .bytes = size_or_none(file)});
   }
 }
@@ -118,7 +116,7 @@ void add_files_of_manifest(CheckpointView& view) {
 void add_single_file(CheckpointView& view) {
   const SafetensorsFile file(view.path);
   const uint64_t bytes = sizeof(uint64_t) + file.head().json.size() + file.head().data_bytes;
-  const std::string name = fs::path(view.path).filename().string();
+  const std::string name = file_name(view.path);
   view.files.push_back({.name = name, .path = view.path, .bytes = bytes});
 }
 

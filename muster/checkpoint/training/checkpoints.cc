@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -423,7 +424,7 @@ std::string Checkpoints::write(int64_t step) {
       .directory = options.folder,
       .keep_last = options.keep_last,
       .user = {{kRunId, options.run_id}, {kLaunch, options.launch}, {kBegunBy, mine}},
-      .parent = branch_->path.substr(branch_->path.rfind('/') + 1),
+      .parent = file_name(branch_->path),
       .abandoned = branch_->abandoned,
       .metric = best_ ? best_->of_step(step) : std::nullopt,
       .best = best_path(),

@@ -204,8 +204,7 @@ std::optional<KeptState> KeptShards::recover(ProcessGroup& group) {
   }
   Kept now{.version = newest->version,
            .world_size = size,
-           .mine = received(newest->givers, newest->version, group),
-           .wards = {}};
+           .mine = received(newest->givers, newest->version, group)};
   // A shard whose owner was lost has one holder until the next version is kept. Shards of later
   // versions are dropped.
   for (const Kept& kept : kept_)

@@ -43,7 +43,7 @@ class KeptShards {
   struct Kept {
     int64_t version = -1;  // KeptState::version(); -1: incomplete
     int world_size = 0;
-    Shard mine, wards;
+    Shard mine = {}, wards = {};
   };
   const Shard* shard_of(int rank, int64_t version) const;
   std::string told() const;

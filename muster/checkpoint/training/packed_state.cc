@@ -71,8 +71,6 @@ KeptState room_by_head(const std::string& text, const MakeRoom& make) {
   const auto head = nlohmann::json::parse(text);
   KeptState state;
   state.image = {.model = room_for(head["model"], make),
-                 .optimizer = {},
-                 .parts = {},
                  .position = {.step = head["step"]},
                  .world_size = head["world_size"]};
   state.branch.goings_back = head["goings_back"];

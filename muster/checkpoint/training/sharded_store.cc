@@ -127,7 +127,6 @@ void ShardedStore::keep(int64_t step, const TrainingBranch& branch) {
   training().models().options_to_part();
   const ShardedState state = training().sharded_state();
   KeptState kept{.image = {.model = tensors_by_name(state.model),
-                           .optimizer = {},
                            .parts = training().saved_parts(),
                            .position = {.step = step},
                            .world_size = group().size()},

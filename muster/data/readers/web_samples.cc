@@ -188,12 +188,12 @@ Strings shards_of(const std::string& pattern) {
 struct WebSampleReader::State {
   Strings shards;
   WebShardsOptions options;
-  Int64s mine;            // numbers of shards, in this part's order
+  Int64s mine = {};       // numbers of shards, in this part's order
   size_t next_shard = 0;  // in `mine`
-  std::unique_ptr<TarReader> tar;
-  std::optional<WebName> name;  // the tar's next file, which was named and not read
-  int64_t in_shard = 0;         // samples so far
-  std::vector<WebSample> buffer;
+  std::unique_ptr<TarReader> tar = {};
+  std::optional<WebName> name = {};  // the tar's next file, which was named and not read
+  int64_t in_shard = 0;              // samples so far
+  std::vector<WebSample> buffer = {};
   Generator chance;
 };
 
@@ -202,10 +202,6 @@ WebSampleReader::WebSampleReader(Strings shards,
                                  const StreamPart& part)
     : state_(new State{.shards = std::move(shards),
                        .options = options,
-                       .mine = {},
-                       .tar = {},
-                       .name = {},
-                       .buffer = {},
                        .chance = generator_of(part, kBufferOrder, part.part)}) {
   TarReader::need_library();  // its lack is no damaged sample, which may be left out
   const int64_t count = std::ssize(state_->shards);
@@ -299,7 +295,7 @@ std::optional<WebSample> WebSampleReader::from_shard(bool with_bytes) {
     state.name = next_web_name(*state.tar);
   if (!state.name)
     return std::nullopt;
-  WebSample sample{.shard = state.shards[shard], .key = state.name->key, .files = {}};
+  WebSample sample{.shard = state.shards[shard], .key = state.name->key};
   sample.number = shard << 32 | state.in_shard++;
   uint64_t left = state.options.max_sample_bytes;
   while (state.name && state.name->key == sample.key) {
