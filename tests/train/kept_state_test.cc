@@ -41,9 +41,9 @@ TEST(KeptStates, AreCopiesInMemoryThatIsUsedAgain) {
 }
 
 TEST(KeptStates, OfOneRankAndFolderAreThoseOfThisProcess) {
-  EXPECT_EQ(&KeptStates::of("a", 0), &KeptStates::of("a", 0));
-  EXPECT_NE(&KeptStates::of("a", 0), &KeptStates::of("a", 1));
-  EXPECT_NE(&KeptStates::of("a", 0), &KeptStates::of("b", 0));
+  EXPECT_EQ(&kept_by_process<KeptStates>("a", 0), &kept_by_process<KeptStates>("a", 0));
+  EXPECT_NE(&kept_by_process<KeptStates>("a", 0), &kept_by_process<KeptStates>("a", 1));
+  EXPECT_NE(&kept_by_process<KeptStates>("a", 0), &kept_by_process<KeptStates>("b", 0));
 }
 
 TEST(KeptStates, WithoutAnyThereIsNothingToFind) {

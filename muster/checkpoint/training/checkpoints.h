@@ -172,8 +172,13 @@ class Checkpoints {
   // of ranks.
   template <HasState Object>
   Checkpoints& add_per_rank(const std::string& name, Object& object) {
-    add_part(std::make_unique<PartPerRank<Object>>(name, group(), object), &object);
-    return *this;
+    return add_part(std::make_unique<PartOfFunctions>(
+                        name,
+                        [this, &object] { return states_of_ranks(group(), object.state()); },
+                        [this, &object, name](const SavedState& state) {
+                          object.load_state(own_state(group(), name, state));
+                        }),
+                    &object);
   }
   template <class Object>
     requires(!HasState<Object>)

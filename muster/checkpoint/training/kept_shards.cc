@@ -98,10 +98,6 @@ int neighbour_distance(const Strings& hosts) {
   return size > 1 ? 1 : 0;
 }
 
-KeptShards& KeptShards::of(const std::string& folder, int rank) {
-  return kept_by_process<KeptShards>(folder, rank);
-}
-
 // The memory is used again as long as the size stays, since new memory costs more than a copy.
 void KeptShards::Shard::make_room(int of, const std::string& its_head) {
   const int64_t size = packed_bytes(its_head);

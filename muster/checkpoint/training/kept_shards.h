@@ -19,8 +19,6 @@ namespace muster {
 
 class KeptShards {
  public:
-  static KeptShards& of(const std::string& folder, int rank);
-
   // Copies this rank's shard, sends it to a neighbour, and receives that of its ward, into memory
   // that is reused. Collective: yes.
   void keep(const KeptState& mine, ProcessGroup& group);

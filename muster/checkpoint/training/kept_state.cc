@@ -28,10 +28,6 @@ Tensor bytes_in(const Tensor& tensor) {
 
 }  // namespace
 
-KeptStates& KeptStates::of(const std::string& folder, int rank) {
-  return kept_by_process<KeptStates>(folder, rank);
-}
-
 // While the copy is not finished there is no state: a rank that is stopped here must not go on from
 // half of it.
 void KeptStates::keep(const KeptState& state) {

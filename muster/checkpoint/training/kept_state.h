@@ -52,9 +52,6 @@ Kept& kept_by_process(const std::string& folder, int rank) {
 
 class KeptStates {
  public:
-  // The one of this process, as kept_by_process.
-  static KeptStates& of(const std::string& folder, int rank);
-
   // Copies the image into memory that is reused. Shares memory with `state` for rank 0's tensors.
   void keep(const KeptState& state);
   const KeptState* newest() const { return is_whole_ ? &state_ : nullptr; }

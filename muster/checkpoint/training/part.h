@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -173,6 +174,22 @@ class TrainingPart : NoCopy {
   std::string name_;
 };
 
+// A part that is no object: what gives its state, and what takes it.
+class PartOfFunctions : public TrainingPart {
+ public:
+  PartOfFunctions(std::string name,
+                  std::function<SavedState()> state,
+                  std::function<void(const SavedState&)> load)
+      : TrainingPart(std::move(name)), state_(std::move(state)), load_(std::move(load)) {}
+
+  SavedState state() override { return state_(); }
+  void load(const SavedState& state) override { load_(state); }
+
+ private:
+  std::function<SavedState()> state_;
+  std::function<void(const SavedState&)> load_;
+};
+
 // The adapter of an object, which must outlive it.
 template <class Object>
 class PartOf;
@@ -287,41 +304,18 @@ class PartOf<Object> : public TrainingPart {
 
 // A program's own numbers, tensors and texts. A load writes them into the object.
 template <>
-class PartOf<SavedState> : public TrainingPart {
+class PartOf<SavedState> : public PartOfFunctions {
  public:
   PartOf(std::string name, ProcessGroup& /*group*/, SavedState& values)
-      : TrainingPart(std::move(name)), values_(values) {}
-
-  SavedState state() override { return values_; }
-  void load(const SavedState& state) override { values_ = state; }
-
- private:
-  SavedState& values_;
-};
-
-// An object whose state differs between ranks: all ranks' are saved, and each gets its own back.
-template <HasState Object>
-class PartPerRank : public TrainingPart {
- public:
-  PartPerRank(std::string name, ProcessGroup& group, Object& object)
-      : TrainingPart(std::move(name)), group_(group), object_(object) {}
-
-  SavedState state() override { return states_of_ranks(group_, object_.state()); }
-  void load(const SavedState& state) override {
-    object_.load_state(own_state(group_, name(), state));
-  }
-
- private:
-  ProcessGroup& group_;
-  Object& object_;
+      : PartOfFunctions(
+            std::move(name),
+            [&values] { return values; },
+            [&values](const SavedState& state) { values = state; }) {}
 };
 
 // A communication hook's memory, on every rank.
 std::unique_ptr<TrainingPart> hook_part(const std::string& name,
                                         ProcessGroup& group,
                                         const Hook& hook);
-
-// LibTorch's random generators, of every rank.
-std::unique_ptr<TrainingPart> generators_part(ProcessGroup& group);
 
 }  // namespace muster

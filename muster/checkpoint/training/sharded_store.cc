@@ -141,7 +141,7 @@ void ShardedStore::keep(int64_t step, const TrainingBranch& branch) {
     kept.image.optimizer = OptimizerSnapshot{.description = pieces.description,
                                              .tensors = tensors_by_name(pieces.pieces)};
   }
-  KeptShards::of(options().folder, group().rank()).keep(kept, group());
+  kept_by_process<KeptShards>(options().folder, group().rank()).keep(kept, group());
 }
 
 void ShardedStore::say_that_nothing_is_kept() {
@@ -157,7 +157,7 @@ void ShardedStore::say_that_nothing_is_kept() {
 std::optional<RestoredState> ShardedStore::restore_kept() {
   if (!options().in_memory_of_neighbours)
     return std::nullopt;
-  KeptShards& shards = KeptShards::of(options().folder, group().rank());
+  KeptShards& shards = kept_by_process<KeptShards>(options().folder, group().rank());
   const auto kept = shards.recover(group());
   if (!kept) {
     if (group().rank() == 0)

@@ -13,6 +13,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/peers.h"
+#include "muster/checkpoint/training/generator_states.h"
 #include "muster/checkpoint/training/part_tensors.h"
 
 namespace muster {
@@ -39,7 +40,10 @@ Training::Training(ProcessGroup group, CheckpointsOptions options)
     refuse_training("every_time of 0 or more, got ", options_.every_time.count(), " ms");
   if (options_.in_memory.value_or(0) < 0)
     refuse_training("in_memory of 0 or more, got ", *options_.in_memory);
-  add(generators_part(group_));
+  add(std::make_unique<PartOfFunctions>(
+      "generators",
+      [this] { return generator_states(group_); },
+      [this](const SavedState& state) { load_generator_states(group_, state); }));
 }
 
 // Names are parts of names in the file, where '/' and '.' divide them.

@@ -130,7 +130,7 @@ void WholeStore::keep(int64_t step, const TrainingBranch& branch) {
   kept.model_of_rank0 = tensors_unlike_rank0(group(), buffers_of(state.model));
   kept.parts_of_rank0 = tensors_unlike_rank0(group(), state.parts);
   group().wait_for_gpu();
-  KeptStates::of(options().folder, group().rank()).keep(kept);
+  kept_by_process<KeptStates>(options().folder, group().rank()).keep(kept);
 }
 
 // Throws if the kept state does not fit the training; nothing has been changed then.
@@ -153,7 +153,7 @@ void WholeStore::check_kept(const TrainingState& mine,
 
 // A state that another rank kept, or another number of ranks, is taken over as rank 0 had it.
 std::optional<RestoredState> WholeStore::restore_kept() {
-  KeptStates& kept = KeptStates::of(options().folder, group().rank());
+  KeptStates& kept = kept_by_process<KeptStates>(options().folder, group().rank());
   const auto where = find_newest_kept(group(), kept);
   if (!where)
     return std::nullopt;
