@@ -57,18 +57,12 @@ kernel::AffineMap sheared(const Tensor& images, double x, double y) {
           .center = {-0.5 * as_double(images.size(3)), -0.5 * as_double(images.size(2))}};
 }
 
-template <class MapOf>
-Tensor moved(const Tensor& images,
-             const Numbers& magnitudes,
-             const AffineOptions& options,
-             const MapOf& map_of) {
-  std::vector<kernel::Matrix> matrices = mapped(
-      magnitudes, [&](const double magnitude) { return kernel::inverse_of(map_of(magnitude)); });
+// Moves each image by the map of its size.
+template <kernel::AffineMap (*map_of)(const Tensor& images, double size)>
+Tensor moved(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
+  std::vector<kernel::Matrix> matrices =
+      mapped(sizes, [&](double size) { return kernel::inverse_of(map_of(images, size)); });
   return kernel::affine(images, matrices, options);
-}
-
-Numbers factors_of(const Numbers& magnitudes) {
-  return mapped(magnitudes, [&](const double magnitude) { return 1 + magnitude; });
 }
 
 // One of the changes. `magnitude`: the one of `bins` that is `which`; none: it has none.
@@ -95,24 +89,20 @@ double threshold_size(const Space& /*space*/, int64_t bins, int64_t which) {
   return evenly_spaced(1, 0, bins, which);
 }
 
-Tensor shear_x(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
-  return moved(images, sizes, options, [&](double size) { return sheared(images, size, 0); });
+kernel::AffineMap shear_x(const Tensor& images, double size) {
+  return sheared(images, size, 0);
 }
 
-Tensor shear_y(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
-  return moved(images, sizes, options, [&](double size) { return sheared(images, 0, size); });
+kernel::AffineMap shear_y(const Tensor& images, double size) {
+  return sheared(images, 0, size);
 }
 
-Tensor move_x(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
-  return moved(images, sizes, options, [](double size) {
-    return kernel::AffineMap{.translate = {std::trunc(size), 0}};
-  });
+kernel::AffineMap move_x(const Tensor& /*images*/, double size) {
+  return {.translate = {std::trunc(size), 0}};
 }
 
-Tensor move_y(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
-  return moved(images, sizes, options, [](double size) {
-    return kernel::AffineMap{.translate = {0, std::trunc(size)}};
-  });
+kernel::AffineMap move_y(const Tensor& /*images*/, double size) {
+  return {.translate = {0, std::trunc(size)}};
 }
 
 // A kernel of colours that takes factors.
@@ -120,7 +110,7 @@ template <Tensor (*change)(const Tensor&, const Numbers&)>
 Tensor by_factors(const Tensor& images,
                   const Numbers& magnitudes,
                   const AffineOptions& /*options*/) {
-  return change(images, factors_of(magnitudes));
+  return change(images, mapped(magnitudes, [](double magnitude) { return 1 + magnitude; }));
 }
 
 template <Tensor (*change)(const Tensor&)>
@@ -150,10 +140,10 @@ Tensor solarized(const Tensor& images,
 // By the numbers of change::Kind.
 const std::array<Augmentation, 15> kAugmentations{{
     {nullptr, false, without_magnitude<unchanged>},
-    {size_within<&Space::shear>, true, shear_x},
-    {size_within<&Space::shear>, true, shear_y},
-    {size_within<&Space::translate_x>, true, move_x},
-    {size_within<&Space::translate_y>, true, move_y},
+    {size_within<&Space::shear>, true, moved<shear_x>},
+    {size_within<&Space::shear>, true, moved<shear_y>},
+    {size_within<&Space::translate_x>, true, moved<move_x>},
+    {size_within<&Space::translate_y>, true, moved<move_y>},
     {size_within<&Space::degrees>, true, kernel::rotate},
     {size_within<&Space::factor>, true, by_factors<kernel::brightness>},
     {size_within<&Space::factor>, true, by_factors<kernel::saturation>},

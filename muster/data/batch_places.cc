@@ -60,9 +60,8 @@ struct BatchPlaces::Strip {
   }
   bool has_some_of(const Tensors& tensors) const {
     int64_t example = 0;
-    return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
-      return tensor.const_data_ptr() == at(example++);
-    });
+    return any_of(tensors,
+                  [&](const Tensor& tensor) { return tensor.const_data_ptr() == at(example++); });
   }
   // Whether the example lies there, and nobody else has that memory.
   bool has(int64_t example, const Tensor& tensor) const {
@@ -126,7 +125,7 @@ BatchPlaces::Strip* BatchPlaces::strip_with_room(int64_t bytes) {
     if (!strip->is_taken(example_))
       return strip.get();
   }
-  if (strips == std::count(expected_.begin(), expected_.end(), bytes))
+  if (strips == std::ranges::count(expected_, bytes))
     return nullptr;
   strips_.push_back(std::make_unique<Strip>(
       Strip{.bytes = bytes,

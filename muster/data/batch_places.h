@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"
 #include "muster/data/batch_memory.h"
@@ -40,8 +41,8 @@ class ExampleSizes {
 
  private:
   mutable std::mutex mutex_;
-  std::vector<int64_t> expected_;
-  std::vector<int64_t> refused_;
+  Int64s expected_;
+  Int64s refused_;
 };
 
 // What the batches of one loader have in common.
@@ -72,20 +73,20 @@ class BatchPlaces : NoCopy {
   static std::optional<at::Tensor> joined(Tensors& tensors);
 
  private:
-  friend at::Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type);
+  friend Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type);
   struct Strip;  // a tensor of the batch, with a place for each example
 
   std::optional<c10::Storage> place(int64_t bytes);
   Strip* strip_with_room(int64_t bytes);
-  std::optional<at::Tensor> join(Tensors& tensors);
-  std::optional<at::Tensor> filled(const Strip& strip, const Tensors& tensors) const;
+  std::optional<Tensor> join(Tensors& tensors);
+  std::optional<Tensor> filled(const Strip& strip, const Tensors& tensors) const;
 
   LoaderMemory& loader_;
   UseOfBatchMemory use_;
   const int64_t examples_;
   int64_t example_ = -1;  // the one that is made now
-  const std::vector<int64_t> expected_;
-  std::vector<int64_t> found_;
+  const Int64s expected_;
+  Int64s found_;
   std::vector<std::unique_ptr<Strip>> strips_;
   BatchPlaces* const before_;
 };

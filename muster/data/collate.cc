@@ -127,21 +127,6 @@ PinnedCollation::~PinnedCollation() {
   t_pinned = before_;
 }
 
-namespace collation {
-
-// Numbers keep their width, whatever LibTorch's default type is.
-Tensor tensor_of(const Int64s& numbers) {
-  return at::tensor(numbers, at::kLong);
-}
-Tensor tensor_of(const Doubles& numbers) {
-  return at::tensor(numbers, at::kDouble);
-}
-Tensor tensor_of(const std::vector<float>& numbers) {
-  return at::tensor(numbers, at::kFloat);
-}
-
-}  // namespace collation
-
 Tensor stacked(const Tensors& tensors) {
   check_stackable(tensors);
   return stack_of_alike(tensors);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <array>
 #include <concepts>
@@ -79,10 +80,6 @@ template <class>
 inline constexpr bool kVector = false;
 template <class T>
 inline constexpr bool kVector<std::vector<T>> = true;
-
-at::Tensor tensor_of(const std::vector<int64_t>& numbers);
-at::Tensor tensor_of(const std::vector<double>& numbers);
-at::Tensor tensor_of(const std::vector<float>& numbers);
 
 }  // namespace collation
 
@@ -163,11 +160,11 @@ auto collate(std::vector<E> examples) {  // NOLINT(performance-unnecessary-value
   } else if constexpr (std::is_same_v<E, at::Tensor>) {
     return stacked(std::move(examples));
   } else if constexpr (std::is_same_v<E, float>) {
-    return collation::tensor_of(examples);
+    return at::tensor(examples, at::kFloat);
   } else if constexpr (std::floating_point<E>) {
-    return collation::tensor_of(std::vector<double>(examples.begin(), examples.end()));
+    return at::tensor(std::vector<double>(examples.begin(), examples.end()), at::kDouble);
   } else if constexpr (std::integral<E>) {
-    return collation::tensor_of(std::vector<int64_t>(examples.begin(), examples.end()));
+    return at::tensor(std::vector<int64_t>(examples.begin(), examples.end()), at::kLong);
   } else if constexpr (collation::kVector<E>) {
     E joined;
     for (E& list : examples)

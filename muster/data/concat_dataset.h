@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/never.h"
 #include "muster/base/tensors.h"
@@ -32,8 +33,8 @@ namespace datasets {
 class JoinedSizes {
  public:
   // Throws: invalid_argument without a dataset.
-  explicit JoinedSizes(std::vector<int64_t> sizes);
-  const std::vector<int64_t>& sizes() const { return sizes_; }
+  explicit JoinedSizes(Int64s sizes);
+  const Int64s& sizes() const { return sizes_; }
   int64_t total() const { return ends_.back(); }
   struct Place {
     size_t part;
@@ -43,23 +44,22 @@ class JoinedSizes {
   Place place_of(int64_t sample) const;
 
  private:
-  std::vector<int64_t> sizes_;
-  std::vector<int64_t> ends_;
+  Int64s sizes_;
+  Int64s ends_;
 };
 
 // The rows of a batch that come from one dataset.
 struct RowsOfPart {
   size_t part;
-  at::Tensor rows;    // there
-  at::Tensor places;  // in the batch
+  Tensor rows;    // there
+  Tensor places;  // in the batch
 };
-std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const at::Tensor& rows);
+std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const Tensor& rows);
 
-at::Tensor first_row();
+Tensor first_row();
 
 // Copies the rows of `from` to their places in `to`, which is made at the first call.
-void put_rows(
-    const at::Tensor& from, const at::Tensor& places, int64_t size, bool pinned, at::Tensor* to);
+void put_rows(const Tensor& from, const Tensor& places, int64_t size, bool pinned, Tensor* to);
 
 // Throws: invalid_argument if the tensors of a sample of dataset `part` are not like those of the
 // first: in number, type, shape or device.
@@ -68,7 +68,7 @@ void check_alike(const Tensors& of_first, const Tensors& of_part, size_t part);
 template <class Batch>
 Tensors tensors_of(Batch& batch) {
   Tensors tensors;
-  for_each_tensor(batch, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  for_each_tensor(batch, [&](const Tensor& tensor) { tensors.push_back(tensor); });
   return tensors;
 }
 
@@ -143,7 +143,7 @@ class ConcatDataset {
   // Never called: its type is that of a batch.
   static auto rows_of(const First& dataset) {
     if constexpr (kBatches) {
-      return dataset.get_batch(at::Tensor(), false);
+      return dataset.get_batch(Tensor(), false);
     } else {
       return 0;
     }
@@ -157,7 +157,7 @@ class ConcatDataset {
     int64_t size = 0;
     uint64_t identity = 0;
     std::function<Example(int64_t index, Generator& rng)> get = {};
-    std::function<Rows(const at::Tensor& rows, bool pinned)> get_batch = {};
+    std::function<Rows(const Tensor& rows, bool pinned)> get_batch = {};
   };
 
   template <class D>
@@ -171,7 +171,7 @@ class ConcatDataset {
         return dataset->get(index, rng);
       };
     if constexpr (kBatches)
-      part.get_batch = [dataset](const at::Tensor& rows, bool pinned) {
+      part.get_batch = [dataset](const Tensor& rows, bool pinned) {
         return dataset->get_batch(rows, pinned);
       };
     return part;
@@ -180,9 +180,7 @@ class ConcatDataset {
   static std::vector<Part> parts_of(const std::vector<Given>& datasets) {
     return mapped(datasets, [&](const Given& dataset) { return part_of(shared_dataset(dataset)); });
   }
-  static std::vector<int64_t> sizes_of(const std::vector<Part>& parts) {
-    return mapped(parts, &Part::size);
-  }
+  static Int64s sizes_of(const std::vector<Part>& parts) { return mapped(parts, &Part::size); }
 
   explicit ConcatDataset(std::vector<Part> parts)
       : parts_(std::move(parts)), sizes_(sizes_of(parts_)) {

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "muster/base/tensors.h"
 #include "muster/data/generator.h"
 
 namespace muster {
@@ -58,8 +59,8 @@ class TensorDataset {
   Example get_batch(const at::Tensor& rows, bool pinned) const;
 
  private:
-  at::Tensor features_;
-  at::Tensor labels_;
+  Tensor features_;
+  Tensor labels_;
 };
 
 struct DatasetSplit {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/data/sample_order.h"
 #include "muster/data/sampler_identity.h"
 
@@ -108,18 +109,17 @@ class DistributedSampler {
 
  private:
   void check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const;
-  void take_shares(std::vector<int64_t> shares);
+  void take_shares(Int64s shares);
   int64_t left() const;
   int64_t full_batches() const;
-  const std::vector<int64_t>& parts_of(int64_t batch) const;
+  const Int64s& parts_of(int64_t batch) const;
   int64_t position(int64_t i) const;
 
   SampleOrder order_;
   int64_t length_;  // of an epoch
   SamplerOptions options_;
   int64_t global_batch_ = 0;  // the sum of the shares
-  std::vector<int64_t>
-      last_parts_;  // each rank's part of a last, smaller global batch; empty when there is none
+  Int64s last_parts_;  // each rank's part of a last, smaller global batch; empty when there is none
   int64_t epoch_ = 0;
   int64_t consumed_ = 0;
   bool epoch_started_ = false;

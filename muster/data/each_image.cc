@@ -8,9 +8,10 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <limits>
+#include <cstdint>
 #include <set>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -95,7 +96,7 @@ void check_image_size(const char* what, int64_t height, int64_t width) {
 
 // The subtraction cannot overflow.
 void check_padding(const char* what, int64_t padding, int64_t side) {
-  const int64_t most = (std::numeric_limits<int64_t>::max() - side) / 2;
+  const int64_t most = (INT64_MAX - side) / 2;
   if (padding < 0 || padding > most)
     refuse_transform(what, cat("a padding from 0 to ", most), cat(padding));
 }
@@ -166,7 +167,7 @@ Tensor in_parts(const Tensor& images, const Part& change) {
 
 Tensor by_kind(const Tensor& images, const Kinds& kinds, const PartOfKind& change) {
   const auto all_are = [&](int64_t kind) {
-    return std::all_of(kinds.begin(), kinds.end(), [&](int64_t of) { return of == kind; });
+    return all_of(kinds, [&](int64_t of) { return of == kind; });
   };
   if (all_are(kinds.at(0)))
     return kinds[0] < 0

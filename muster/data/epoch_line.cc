@@ -4,7 +4,7 @@
 #include "muster/data/epoch_line.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstdint>
 #include <utility>
 
 namespace muster {
@@ -17,7 +17,7 @@ EpochLine::EpochLine(EpochBatches first,
     : before_next_(std::move(before_next)), accumulate_(accumulate) {
   if (steps < 0)
     first.next = nullptr;
-  steps_left_ = steps < 0 ? std::numeric_limits<int64_t>::max() : steps;
+  steps_left_ = steps < 0 ? INT64_MAX : steps;
   append(std::move(first), 0);
 }
 
@@ -50,8 +50,7 @@ EpochLine::Place EpochLine::at(int64_t number) {
   while (number >= parts_.back().end)
     if (!grow())
       return {};
-  const auto part =
-      std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return number < p.end; });
+  const auto part = std::ranges::upper_bound(parts_, number, {}, &Part::end);
   return {part->epoch, number - part->begin};
 }
 

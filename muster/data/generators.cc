@@ -2,6 +2,7 @@
 #include "muster/data/generators.h"
 
 #include "muster/base/lists.h"
+#include "muster/base/mapped.h"
 
 namespace muster {
 
@@ -15,7 +16,7 @@ Generators::Generators(int64_t seed, int64_t epoch, const Int64s& indices) {
 Generators Generators::collate(const std::vector<Generators>& examples) {
   Generators joined;
   for (const Generators& example : examples)
-    joined.all_.insert(joined.all_.end(), example.all_.begin(), example.all_.end());
+    append_all(joined.all_, example.all_);
   return joined;
 }
 

@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <deque>
 #include <iterator>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -289,11 +288,10 @@ void DataLoader<D>::Iterator::start() {
     return std::make_shared<loading::LoadedBatch<Data>>(
         loading::load(*dataset, *place.epoch, place.batch, stream, *shared, worker));
   };
-  prefetch_ =
-      std::make_unique<Prefetch>(make,
-                                 0,
-                                 one_epoch ? epoch_->size : std::numeric_limits<int64_t>::max(),
-                                 core.shared()->prefetch_options(/*in_turns=*/false));
+  prefetch_ = std::make_unique<Prefetch>(make,
+                                         0,
+                                         one_epoch ? epoch_->size : INT64_MAX,
+                                         core.shared()->prefetch_options(/*in_turns=*/false));
 }
 
 // Steps that go over the ends of epochs are counted in batches, of which the first step may have
@@ -307,7 +305,7 @@ std::shared_ptr<EpochLine> DataLoader<D>::Iterator::line_of(int64_t steps) const
   };
   if (!has_whole_steps_)
     return std::make_shared<EpochLine>(core.start(), steps, accumulate, before_next);
-  constexpr auto kEndless = std::numeric_limits<int64_t>::max();
+  constexpr auto kEndless = INT64_MAX;
   const int64_t batches = steps > kEndless / accumulate ? kEndless : steps * accumulate;
   return std::make_shared<EpochLine>(core.start(), batches - step_.batches, 1, before_next);
 }

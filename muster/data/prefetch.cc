@@ -187,7 +187,7 @@ class WorkersOfProcess {
       const std::lock_guard lock(mutex_);
       states = states_;
     }
-    const auto until = std::chrono::steady_clock::now() + kPatienceAtEnd;
+    const auto until = Clock::now() + kPatienceAtEnd;
     for (const auto& left : states) {
       const auto state = left.lock();
       if (!state)
@@ -289,7 +289,7 @@ Prefetch::Thing Prefetch::next() {
       std::rethrow_exception(result.error);
     return result.thing;
   }
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   {
     std::unique_lock lock(state_->mutex);
     const auto is_ready = [&] {
@@ -309,7 +309,7 @@ Prefetch::Thing Prefetch::next() {
                     places_text());
     }
   }
-  stalled_ += std::chrono::steady_clock::now() - start;
+  stalled_ += Clock::now() - start;
   return take();
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/never.h"
 #include "muster/base/tensors.h"
@@ -39,8 +40,8 @@ class SplitLengths {
   std::vector<int64_t> of(int64_t size) const;
 
  private:
-  std::vector<int64_t> counts_;
-  std::vector<double> fractions_;
+  Int64s counts_;
+  Doubles fractions_;
 };
 
 struct SplitOptions {
@@ -61,8 +62,8 @@ namespace datasets {
 
 Tensors split_indices(int64_t size, const SplitLengths& lengths, const SplitOptions& options);
 struct FoldIndices {
-  at::Tensor train;
-  at::Tensor test;
+  Tensor train;
+  Tensor test;
 };
 std::vector<FoldIndices> fold_indices(int64_t size, int64_t folds, const FoldOptions& options);
 

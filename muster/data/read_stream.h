@@ -27,7 +27,7 @@ using Shared = SharedWithWorkers<StreamLoaderOptions>;
 // What a worker keeps between its batches.
 template <class E>
 struct Worker {
-  std::vector<StreamRemainder> left;
+  StreamRemainders left;
   std::unique_ptr<StreamReader<E>> reader = {};  // of the first of them
 };
 
@@ -37,7 +37,7 @@ struct Turn {
   std::optional<Data> data;
   int64_t samples = 0;
   int64_t examples = 0;  // those too that cannot be read
-  std::vector<StreamRemainder> left = {};
+  StreamRemainders left = {};
 };
 
 // Call it in a handler. Rethrows the exception, unless bad examples are skipped and some recent

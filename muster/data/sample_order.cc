@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -49,12 +50,19 @@ EpochOrder in_order_of(const Tensor& samples) {
   };
 }
 
-void check_size(int64_t dataset_size) {
-  if (dataset_size >= 1)
-    return;
-  throw invalid_argument("sampler: expected a data set with at least 1 sample, got length ",
-                         dataset_size,
-                         "; check what was loaded");
+// An order in which each sample of the data set comes once.
+SampleOrder order_of_all(const char* name,
+                         int64_t dataset_size,
+                         std::function<EpochOrder(int64_t seed, int64_t epoch)> epoch) {
+  if (dataset_size < 1) {
+    throw invalid_argument("sampler: expected a data set with at least 1 sample, got length ",
+                           dataset_size,
+                           "; check what was loaded");
+  }
+  return {.name = cat(name, "(", dataset_size, ")"),
+          .dataset_size = dataset_size,
+          .samples = dataset_size,
+          .epoch = std::move(epoch)};
 }
 
 // Returns how many samples can be drawn at all. Throws for a weight that is no weight.
@@ -142,40 +150,25 @@ EpochOrder order_when_needed(const SampleOrder& order, int64_t seed, int64_t epo
 }
 
 SampleOrder in_order(int64_t dataset_size) {
-  check_size(dataset_size);
-  return {.name = cat("in_order(", dataset_size, ")"),
-          .dataset_size = dataset_size,
-          .samples = dataset_size,
-          .epoch =
-              [](int64_t, int64_t) {
-                return [](int64_t position) {
-                  return position;
-                };
-              },
-          .changes = false};
+  SampleOrder order =
+      order_of_all("in_order", dataset_size, [](int64_t, int64_t) { return std::identity(); });
+  order.changes = false;
+  return order;
 }
 
 SampleOrder shuffled(int64_t dataset_size) {
-  check_size(dataset_size);
-  return {.name = cat("shuffled(", dataset_size, ")"),
-          .dataset_size = dataset_size,
-          .samples = dataset_size,
-          .epoch = [dataset_size](int64_t seed, int64_t epoch) {
-            return in_order_of(at::randperm(dataset_size, generator_of(seed, epoch), at::kLong));
-          }};
+  return order_of_all("shuffled", dataset_size, [dataset_size](int64_t seed, int64_t epoch) {
+    return in_order_of(at::randperm(dataset_size, generator_of(seed, epoch), at::kLong));
+  });
 }
 
 SampleOrder pseudo_shuffled(int64_t dataset_size) {
-  check_size(dataset_size);
-  return {.name = cat("pseudo_shuffled(", dataset_size, ")"),
-          .dataset_size = dataset_size,
-          .samples = dataset_size,
-          .epoch = [dataset_size](int64_t seed, int64_t epoch) {
-            const Permutation permutation(dataset_size, mixed(seed, epoch));
-            return [permutation](int64_t position) {
-              return permutation.at(position);
-            };
-          }};
+  return order_of_all("pseudo_shuffled", dataset_size, [dataset_size](int64_t seed, int64_t epoch) {
+    const Permutation permutation(dataset_size, mixed(seed, epoch));
+    return [permutation](int64_t position) {
+      return permutation.at(position);
+    };
+  });
 }
 
 // The fingerprint stands for the weights in the name, by which ranks compare their orders.

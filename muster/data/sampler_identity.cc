@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -88,10 +89,9 @@ std::string sampler_table(const std::vector<SamplerIdentity>& by_rank) {
     const bool is_own =
         std::cmp_not_equal(by_rank[rank].rank, rank) || by_rank[rank].global_batch > 0;
     std::string text = sampler_text(by_rank[rank], is_own);
-    auto line =
-        std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == text; });
-    if (line == lines.end())
-      line = lines.emplace(lines.end(), std::move(text), Indices());
+    auto* line = element_with(lines, text, &std::pair<std::string, Indices>::first);
+    if (line == nullptr)
+      line = &lines.emplace_back(std::move(text), Indices());
     line->second.push_back(rank);
   }
   std::string table;

@@ -22,6 +22,7 @@
 #include <functional>
 #include <iosfwd>
 
+#include "muster/base/tensors.h"
 #include "muster/data/dataset.h"
 
 namespace muster {
@@ -29,7 +30,7 @@ namespace muster {
 namespace datasets {
 
 // The rows `begin` … `end` - 1.
-at::Tensor rows_between(int64_t begin, int64_t end);
+Tensor rows_between(int64_t begin, int64_t end);
 
 }  // namespace datasets
 
@@ -113,20 +114,20 @@ class StandardScalerImpl : public torch::nn::Cloneable<StandardScalerImpl> {
     }
   }
 
-  void reduce_by(const std::function<at::Tensor(const at::Tensor&)>& sum_over_ranks);
+  void reduce_by(const std::function<Tensor(const Tensor&)>& sum_over_ranks);
 
   struct Learnt {
-    at::Tensor mean, variance, samples;
+    Tensor mean, variance, samples;
   };
   Learnt forget();
   void put_back(const Learnt& learnt);
-  void check_shape(const at::Tensor& features) const;
-  at::Tensor by_feature(const at::Tensor& features) const;
+  void check_shape(const Tensor& features) const;
+  Tensor by_feature(const Tensor& features) const;
   void check_fitted();
 
   int64_t num_features_;
-  at::Tensor mean_, variance_, samples_;  // buffers
-  bool is_fitted_ = false;                // as seen last: a GPU is asked once
+  Tensor mean_, variance_, samples_;  // buffers
+  bool is_fitted_ = false;            // as seen last: a GPU is asked once
 };
 TORCH_MODULE(StandardScaler);
 

@@ -24,7 +24,6 @@
 #include <cstdint>
 #include <deque>
 #include <iterator>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -146,9 +145,9 @@ class StreamLoader {
     struct Coming {
       Batch batch;
       DeviceCopy::Started copy;
-      int64_t number;                     // of its turn
-      int64_t examples;                   // read for it
-      std::vector<StreamRemainder> left;  // for its worker
+      int64_t number;         // of its turn
+      int64_t examples;       // read for it
+      StreamRemainders left;  // for its worker
     };
 
     Iterator(State& state, int64_t until_step, bool whole_steps = false)
@@ -272,10 +271,8 @@ void StreamLoader<S>::Iterator::start(const StreamPosition& from) {
     return std::make_shared<streaming::Turn<Data>>(
         streaming::take_turn<Example>(*source, worker, *shared, place));
   };
-  prefetch_ = std::make_unique<Prefetch>(make,
-                                         turn_,
-                                         std::numeric_limits<int64_t>::max(),
-                                         loader_->shared->prefetch_options(/*in_turns=*/true));
+  prefetch_ = std::make_unique<Prefetch>(
+      make, turn_, INT64_MAX, loader_->shared->prefetch_options(/*in_turns=*/true));
   advance();
 }
 

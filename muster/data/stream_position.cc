@@ -90,13 +90,12 @@ int64_t workers_of(const StreamLoaderOptions& options) {
 }
 
 // Parts count through the ranks: those of rank 0 come first, then those of rank 1.
-std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch,
-                                                      int64_t rank,
-                                                      int64_t ranks,
-                                                      int64_t workers) {
+std::vector<StreamRemainders> whole_parts(int64_t epoch,
+                                          int64_t rank,
+                                          int64_t ranks,
+                                          int64_t workers) {
   return mapped_indices(workers, [&](int64_t k) {
-    return std::vector<StreamRemainder>{
-        {.epoch = epoch, .part = rank * workers + k, .parts = ranks * workers}};
+    return StreamRemainders{{.epoch = epoch, .part = rank * workers + k, .parts = ranks * workers}};
   });
 }
 
@@ -157,9 +156,9 @@ int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
 
 // Ranks may be in different epochs. A rank that is behind has its whole parts left of the epochs
 // that others have begun.
-std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>& saved) {
-  std::vector<StreamRemainder> all;
-  const auto add = [&](const std::vector<std::vector<StreamRemainder>>& left) {
+StreamRemainders all_that_is_left(const std::vector<StreamPosition>& saved) {
+  StreamRemainders all;
+  const auto add = [&](const std::vector<StreamRemainders>& left) {
     append_all(all, concatenated(left, std::identity()));
   };
   const int64_t last = last_epoch_of(saved);
@@ -175,9 +174,8 @@ std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>&
 // Deals the remainders to the workers: whole ones as far as they go round, and the rest cut so that
 // it goes round too. A worker that has a cut one reads through all of its part. What has been cut
 // often is dealt as it is: it is little, and its stride would come to be no number of a position.
-std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<StreamRemainder>& all,
-                                                        int64_t workers) {
-  std::vector<std::vector<StreamRemainder>> divided(workers);
+std::vector<StreamRemainders> divide_evenly(const StreamRemainders& all, int64_t workers) {
+  std::vector<StreamRemainders> divided(workers);
   const int64_t rest = std::ssize(all) % workers;
   const int64_t whole = std::ssize(all) - rest;
   // These are the fewest cuts with which the pieces go round evenly.

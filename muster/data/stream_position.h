@@ -47,6 +47,8 @@ struct StreamRemainder {
   bool operator==(const StreamRemainder&) const = default;
 };
 
+using StreamRemainders = std::vector<StreamRemainder>;
+
 // The position of one rank; valid only after whole steps. Every rank saves its own.
 struct StreamPosition {
   int64_t epoch = 0;
@@ -55,8 +57,8 @@ struct StreamPosition {
   int64_t seed = 0;
   int64_t rank = 0;
   int64_t ranks = 1;
-  int64_t examples = 0;  // of the epoch, including unreadable ones
-  std::vector<std::vector<StreamRemainder>> left = {{{}}};  // by worker, in the order of reading
+  int64_t examples = 0;                         // of the epoch, including unreadable ones
+  std::vector<StreamRemainders> left = {{{}}};  // by worker, in the order of reading
   bool operator==(const StreamPosition&) const = default;
 
   // As numbers, for a checkpoint. Throws: invalid_argument for numbers that are not a valid

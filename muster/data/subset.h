@@ -15,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/never.h"
+#include "muster/base/tensors.h"
 #include "muster/data/dataset.h"
 
 namespace muster {
@@ -26,10 +28,10 @@ namespace datasets {
 class SubsetIndices {
  public:
   // Throws: invalid_argument for indices that are not int64 [M], or not in a dataset of `size`.
-  SubsetIndices(const at::Tensor& indices, int64_t size);
-  SubsetIndices(const std::vector<int64_t>& indices, int64_t size);
+  SubsetIndices(const Tensor& indices, int64_t size);
+  SubsetIndices(const Int64s& indices, int64_t size);
 
-  const at::Tensor& all() const { return indices_; }
+  const Tensor& all() const { return indices_; }
   int64_t size() const { return indices_.size(0); }
   // Throws: invalid_argument for a place that there is not.
   int64_t at(int64_t place) const;
@@ -37,7 +39,7 @@ class SubsetIndices {
   uint64_t identity() const { return identity_; }
 
  private:
-  at::Tensor indices_;
+  Tensor indices_;
   uint64_t identity_ = 0;
 };
 

@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
@@ -87,7 +88,7 @@ Tensor batch_of_one(const Tensor& image) {
 }
 
 void check_deviations(const char* what, const Doubles& deviation) {
-  if (std::any_of(deviation.begin(), deviation.end(), [](double value) { return !(value > 0); }))
+  if (any_of(deviation, [](double value) { return !(value > 0); }))
     refuse_transform(what, "deviations above 0", join(deviation, ", "));
 }
 

@@ -24,6 +24,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
+#include "muster/base/tensors.h"
 #include "muster/data/generator.h"
 #include "muster/data/generators.h"
 #include "muster/data/interpolation.h"
@@ -125,10 +127,10 @@ class NormalizeOnDevice {
  private:
   void move_to(c10::Device device);
 
-  std::vector<double> means_;
-  std::vector<double> deviations_;
+  Doubles means_;
+  Doubles deviations_;
   // On the device of the last images: [], [channels, 1, 1] and [channels, 1, 1].
-  at::Tensor largest_byte_, mean_, deviation_;
+  Tensor largest_byte_, mean_, deviation_;
 };
 
 }  // namespace muster::transform

@@ -17,13 +17,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/never.h"
 #include "muster/data/loader.h"
 #include "muster/data/stream_loader.h"
@@ -45,12 +45,12 @@ namespace zipping {
 
 // Throws: invalid_argument for loaders of different numbers of batches a step, whose steps would
 // end at different times.
-void check_accumulate(const std::vector<int64_t>& of_loaders);
+void check_accumulate(const Int64s& of_loaders);
 // Throws: invalid_argument for a loader that is there twice: each step would take two of its own.
 void check_distinct(const std::vector<const void*>& loaders);
 // Says, once, how the epochs of the first loader and of the others go together, by their numbers of
 // batches. 0: not known.
-void tell_of_epochs(const std::vector<int64_t>& batches);
+void tell_of_epochs(const Int64s& batches);
 
 template <class Loader>
 int64_t batches_of_epoch(const Loader& loader) {
@@ -74,6 +74,8 @@ class ZipLoaders {
     zipping::check_accumulate({first.accumulate(), others.accumulate()...});
   }
 
+  using All = std::index_sequence_for<First, Others...>;
+
   class Iterator {
    public:
     using value_type = Batches;
@@ -85,7 +87,7 @@ class ZipLoaders {
     // The first one that is at its end ends the loop. Those after it then have not moved, so that
     // they lose no batch.
     Iterator& operator++() {
-      is_over_ = !move<0>();
+      is_over_ = !move_all(All());
       return *this;
     }
     void operator++(int) { ++*this; }
@@ -94,48 +96,45 @@ class ZipLoaders {
    private:
     friend class ZipLoaders;
     Iterator(ZipLoaders& zip, std::optional<int64_t> steps) : zip_(&zip), steps_(steps) {
-      is_over_ = !start<0>();
+      is_over_ = !open_all(All());
     }
 
-    // Without steps, the first loader goes through its own epoch, unless a step of several batches
-    // may go over its end.
+    // Opens a loader; false where it is at its end. Without steps, the first loader goes through
+    // its own epoch, unless a step of several batches may go over its end.
     template <size_t I>
-    void open() {
+    bool open() {
       auto& at = std::get<I>(at_);
       auto& loader = std::get<I>(zip_->loaders_);
-      if constexpr (I == 0) {
-        if (!steps_ && loader.accumulate() == 1) {
-          at.emplace(loader.begin());
-          return;
-        }
+      constexpr auto kEndless = INT64_MAX;
+      if (I == 0 && !steps_ && loader.accumulate() == 1) {
+        at.emplace(loader.begin());
+      } else {
+        at.emplace(
+            loader.whole_steps(steps_ ? loader.position().step + *steps_ : kEndless).begin());
+        if (I == 0 && !steps_)
+          epoch_ = at->epoch();
       }
-      constexpr auto kEndless = std::numeric_limits<int64_t>::max();
-      at.emplace(loader.whole_steps(steps_ ? loader.position().step + *steps_ : kEndless).begin());
-      if (I == 0 && !steps_)
-        epoch_ = at->epoch();
+      return *at != std::default_sentinel;
     }
-    // Opens one loader after the other; false where one is at its end.
-    template <size_t I>
-    bool start() {
-      open<I>();
-      if (*std::get<I>(at_) == std::default_sentinel)
-        return false;
-      if constexpr (I < sizeof...(Others))
-        return start<I + 1>();
-      return true;
-    }
-    // Moves one loader after the other; false where one is at its end.
+
+    // Moves a loader on; false where it is at its end.
     template <size_t I>
     bool move() {
       auto& at = *std::get<I>(at_);
       if (I == 0 && epoch_ && at->last && has_ended_epoch())
         return false;
       ++at;
-      if (at == std::default_sentinel)
-        return false;
-      if constexpr (I < sizeof...(Others))
-        return move<I + 1>();
-      return true;
+      return at != std::default_sentinel;
+    }
+
+    // One loader after the other, up to one that is at its end.
+    template <size_t... I>
+    bool open_all(std::index_sequence<I...>) {
+      return (open<I>() && ...);
+    }
+    template <size_t... I>
+    bool move_all(std::index_sequence<I...>) {
+      return (move<I>() && ...);
     }
 
     // Whether a whole step has ended the first loader's epoch. A stream has to look for a further
@@ -190,9 +189,7 @@ class ZipLoaders {
     return std::apply([](auto&... loader) { return Position(loader.position()...); }, loaders_);
   }
   // Throws: as each loader's restore().
-  void restore(const Position& position) {
-    restore(position, std::index_sequence_for<First, Others...>());
-  }
+  void restore(const Position& position) { restore(position, All()); }
 
   // The loaders that were given.
   const std::tuple<First&, Others&...>& loaders() const { return loaders_; }
@@ -206,8 +203,7 @@ class ZipLoaders {
     if (std::exchange(has_told_, true))
       return;
     zipping::tell_of_epochs(std::apply(
-        [](auto&... loader) { return std::vector<int64_t>{zipping::batches_of_epoch(loader)...}; },
-        loaders_));
+        [](auto&... loader) { return Int64s{zipping::batches_of_epoch(loader)...}; }, loaders_));
   }
 
   std::tuple<First&, Others&...> loaders_;

@@ -32,7 +32,7 @@ void check_image_part(const std::string& text,
   part.height = 1 + seed / 5 % (whole.height - part.top);
   part.width = 1 + seed / 7 % (whole.width - part.left);
   FuzzedPixels cut;
-  decode_image_part(text, "fuzz", options, part, cut.place());
+  decode_pixels(text, "fuzz", options, &part, cut.place());
   for (int64_t i = 0; i < std::ssize(cut.bytes); ++i) {
     const int64_t row = i / (3 * part.width);
     const int64_t at = ((part.top + row) * whole.width + part.left) * 3 + i % (3 * part.width);
@@ -49,7 +49,7 @@ void fuzz_image(const std::string& text) {
     FuzzedPixels whole;
     bool is_whole = false;
     answer_or_error([&] {
-      decode_image(text, "fuzz", options, whole.place());
+      decode_pixels(text, "fuzz", options, nullptr, whole.place());
       is_whole = true;
     });
     if (is_whole)
@@ -57,11 +57,9 @@ void fuzz_image(const std::string& text) {
     FuzzedPixels corner;  // of a damaged one, too
     answer_or_error([&] {
       const ImageSize size = size_of_image(text, "fuzz", options);
-      decode_image_part(text,
-                        "fuzz",
-                        options,
-                        {.top = size.height / 2, .left = size.width / 2, .height = 1, .width = 1},
-                        corner.place());
+      const ImagePart middle{
+          .top = size.height / 2, .left = size.width / 2, .height = 1, .width = 1};
+      decode_pixels(text, "fuzz", options, &middle, corner.place());
     });
   }
 }

@@ -286,25 +286,17 @@ double CsvText::value_of(const Row& row, int64_t column, std::optional<double> m
          got);
 }
 
-Doubles CsvText::values(const Int64s& columns) const {
+Doubles CsvText::values(const Int64s& columns,
+                        std::optional<int64_t> label,
+                        const Strings& classes) const {
+  const ClassNumbers numbers = numbers_of(classes);
   Doubles found;
   for_each_row([&](const Row& row) {
     for (const int64_t column : columns)
       found.push_back(value_of(row, column, format_.missing));
-  });
-  return found;
-}
-
-Doubles CsvText::labelled_values(const Int64s& features,
-                                 int64_t label,
-                                 const Strings& classes) const {
-  const ClassNumbers numbers = numbers_of(classes);
-  Doubles found;
-  for_each_row([&](const Row& row) {
-    for (const int64_t column : features)
-      found.push_back(value_of(row, column, format_.missing));
-    found.push_back(classes.empty() ? value_of(row, label, std::nullopt)
-                                    : class_of(row, label, numbers));
+    if (label)
+      found.push_back(classes.empty() ? value_of(row, *label, std::nullopt)
+                                      : class_of(row, *label, numbers));
   });
   return found;
 }

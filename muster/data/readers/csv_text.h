@@ -53,14 +53,14 @@ class CsvText {
   // Throws: invalid_argument naming the known columns, if there is no such column, or several.
   int64_t find(const CsvColumn& column) const;
 
-  // The values of some columns, row by row. Throws: invalid_argument naming line and column of a
-  // value that is not a number that a float can hold; or the line that has more or fewer columns
-  // than the first.
-  Doubles values(const Int64s& columns) const;
-  // The same of the features and then the label, which CsvFormat::missing does not fill. If there
-  // are `classes`, it is one of these texts, and its value the class's number. Throws: also for a
-  // text that is no class, and for a class that is there twice.
-  Doubles labelled_values(const Int64s& features, int64_t label, const Strings& classes) const;
+  // The values of some columns, row by row; and then the label's, if there is one, which
+  // CsvFormat::missing does not fill. If there are `classes`, the label is one of these texts, and
+  // its value the class's number. Throws: invalid_argument naming line and column of a value that
+  // is not a number that a float can hold, or a text that is no class; the line that has more or
+  // fewer columns than the first; or a class that is there twice.
+  Doubles values(const Int64s& columns,
+                 std::optional<int64_t> label = {},
+                 const Strings& classes = {}) const;
 
   // The texts of one column, row by row. Throws: as values.
   Strings texts(int64_t column) const;

@@ -98,19 +98,12 @@ StoredImage open_image(std::string_view file,
 
 }  // namespace
 
-void decode_image(std::string_view file,
-                  const std::string& name,
-                  const ImageOptions& options,
-                  const PlaceForPixels& place) {
-  decode_upright(open_image(file, name, options), name, nullptr, place);
-}
-
-void decode_image_part(std::string_view file,
-                       const std::string& name,
-                       const ImageOptions& options,
-                       const ImagePart& part,
-                       const PlaceForPixels& place) {
-  decode_upright(open_image(file, name, options), name, &part, place);
+void decode_pixels(std::string_view file,
+                   const std::string& name,
+                   const ImageOptions& options,
+                   const ImagePart* part,
+                   const PlaceForPixels& place) {
+  decode_upright(open_image(file, name, options), name, part, place);
 }
 
 ImageSize size_of_image(std::string_view file,

@@ -40,24 +40,18 @@ struct ImagePart {
 // adjacent.
 using PlaceForPixels = std::function<uint8_t*(int64_t height, int64_t width)>;
 
-// Grey, palettes and CMYK become red, green and blue of 8 bits; transparency is dropped. `name`
+// Decodes the image, or a part of it, byte for byte as in the whole. Grey, palettes and CMYK become
+// red, green and blue of 8 bits; transparency is dropped. Of a part of a JPEG with one scan only
+// that part is decoded; the rows below it are not read, so damage there goes unnoticed. `name`
 // appears in messages. Throws: invalid_argument if it is neither JPEG nor PNG, damaged, truncated,
-// larger than max_pixels, or of 16 bits a channel.
-void decode_image(std::string_view file,
-                  const std::string& name,
-                  const ImageOptions& options,
-                  const PlaceForPixels& place);
+// larger than max_pixels, or of 16 bits a channel; and for a part outside the image.
+void decode_pixels(std::string_view file,
+                   const std::string& name,
+                   const ImageOptions& options,
+                   const ImagePart* part,
+                   const PlaceForPixels& place);
 
-// Decodes a part of the image, byte for byte as in the whole. Of a JPEG with one scan only the part
-// is decoded; the rows below it are not read, so damage there goes unnoticed. Throws: as
-// decode_image; invalid_argument for a part outside the image.
-void decode_image_part(std::string_view file,
-                       const std::string& name,
-                       const ImageOptions& options,
-                       const ImagePart& part,
-                       const PlaceForPixels& place);
-
-// The size of the decoded image, from the file's header. Throws: as decode_image.
+// The size of the decoded image, from the file's header. Throws: as decode_pixels.
 ImageSize size_of_image(std::string_view file,
                         const std::string& name,
                         const ImageOptions& options);

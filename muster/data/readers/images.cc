@@ -14,6 +14,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
@@ -59,11 +60,11 @@ std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& 
   for (const auto& entry :
        fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink)) {
     if (is_picture(entry.path()) && entry.is_regular_file())
-      found.emplace_back(entry.path().parent_path().string(), entry.path().filename().string());
+      found.emplace_back(entry.path().parent_path().string(), file_name(entry.path()));
     else if (is_of_other_kind(entry.path()))
       others->push_back(entry.path().string());
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found);
   return found;
 }
 
@@ -72,8 +73,8 @@ Strings folders_in(const std::string& path) {
   Strings names;
   for (const auto& entry : fs::directory_iterator(path))
     if (entry.is_directory())
-      names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
+      names.push_back(file_name(entry.path()));
+  std::ranges::sort(names);
   return names;
 }
 
@@ -110,12 +111,7 @@ std::string bytes_of_picture(const std::string& path) {
 }  // namespace
 
 Tensor decode_image(std::string_view file, const std::string& name, const ImageOptions& options) {
-  Tensor pixels;
-  decode_image(file, name, options, [&](int64_t height, int64_t width) {
-    pixels = at::empty({height, width, 3}, at::kByte);
-    return pixels.mutable_data_ptr<uint8_t>();
-  });
-  return pixels.permute({2, 0, 1});
+  return decoded(file, name, options, nullptr);
 }
 
 Tensor read_image(const std::string& path, const ImageOptions& options) {

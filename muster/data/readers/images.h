@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/strings.h"
+#include "muster/base/tensors.h"
 #include "muster/data/dataset.h"
 #include "muster/data/readers/encoded_image.h"
 #include "muster/data/readers/image_codec.h"
@@ -57,7 +59,7 @@ class ImageTransform {
   }
 
  private:
-  std::function<at::Tensor(const EncodedImage&, Generator&)> apply_;
+  std::function<Tensor(const EncodedImage&, Generator&)> apply_;
 };
 
 struct ImageFolderOptions {
@@ -88,7 +90,7 @@ class ImageFolder : public Dataset<ImageExample> {
     std::string path;
     int64_t label;
   };
-  std::vector<std::string> classes_;
+  Strings classes_;
   std::vector<File> files_;
   ImageFolderOptions options_;
 };

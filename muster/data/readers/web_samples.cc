@@ -13,6 +13,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/folders.h"
 #include "muster/base/hex.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
@@ -120,7 +121,7 @@ Strings expanded(const std::string& pattern) {
 
 // Of the compressions that TarReader reads.
 bool is_shard(const std::filesystem::path& path) {
-  const std::string name = lower_case(path.filename().string());
+  const std::string name = lower_case(file_name(path));
   return any_of(
       std::array{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tar.lz4"},
       [&](const char* ending) { return name.ends_with(ending); });
@@ -132,7 +133,7 @@ Strings tars_in(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (is_shard(entry.path()))
       names.push_back(entry.path().string());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   if (names.empty())
     throw Error(ErrorCode::io,
                 "web shards: expected .tar files (or .tar.gz and the like) in the folder '",
@@ -148,8 +149,7 @@ void fail_web_sample(const WebSample& sample) {
 }
 
 bool WebSample::has(std::string_view ending) const {
-  return std::any_of(
-      files.begin(), files.end(), [&](const File& file) { return file.ending == ending; });
+  return contains(files, ending, &File::ending);
 }
 
 const std::string& WebSample::file(std::string_view ending) const {
