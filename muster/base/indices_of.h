@@ -18,4 +18,10 @@ auto int_indices_of(const auto& range) {
   return std::views::iota(0, static_cast<int>(std::size(range)));
 }
 
+// 0, 1, and so on until `count`.
+template <class Count>
+auto indices_below(Count count) {
+  return std::views::iota(Count{}, count);
+}
+
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <concepts>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@ namespace muster {
 using Strings = std::vector<std::string>;
 using StringViews = std::vector<std::string_view>;
 using StringSet = std::set<std::string>;
+using StringMap = std::map<std::string, std::string>;
 
 // What a search of a text returns that has found nothing.
 inline constexpr size_t npos = std::string::npos;

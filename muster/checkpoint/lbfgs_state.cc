@@ -17,6 +17,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/optimizer_kinds.h"
@@ -188,13 +189,13 @@ class LbfgsReader {
 
   // Returns an undefined tensor if the checkpoint has none of that name.
   Tensor take(const std::string& name, const Int64s& shape, const at::TensorOptions& like) {
-    const auto found = entries_.find(name);
-    if (found == entries_.end())
+    const TensorEntry* const found = value_at(entries_, name);
+    if (found == nullptr)
       return {};
-    const at::ScalarType type = type_of(name, found->second, like);
-    if (!found->second.same_kind(tensor_entry(type, shape)))
+    const at::ScalarType type = type_of(name, *found, like);
+    if (!found->same_kind(tensor_entry(type, shape)))
       refuse_optimizer(cat("'", name, "' of shape [", join(shape, ", "), "]"),
-                       to_string(found->second),
+                       to_string(*found),
                        "resume with the model that was saved");
     ++used_;
     TensorPiece piece = whole_piece(name, at::zeros(shape, like.dtype(type)));

@@ -42,31 +42,33 @@ NamedTensorList model_tensors(const torch::nn::Module& model) {
   return tensors;
 }
 
+void refuse_saved(const std::string& name, const std::string& expected, const std::string& got) {
+  throw invalid_argument("load: expected ",
+                         expected,
+                         " in '",
+                         name,
+                         "', as in the model, got ",
+                         got,
+                         "; load it into the model that it was saved from");
+}
+
 // Tensors of the model come first in messages: a missing one says more than one too many.
 void check_model(const torch::nn::Module& model,
                  const TensorEntries& entries,
                  const std::string& name) {
-  const auto refuse = [&](const std::string& expected, const std::string& got) {
-    throw invalid_argument("load: expected ",
-                           expected,
-                           " in '",
-                           name,
-                           "', as in the model, got ",
-                           got,
-                           "; load it into the model that it was saved from");
-  };
   StringSet known;
   for (const auto& [tensor_name, tensor] : model_tensors(model)) {
     known.insert(tensor_name);
     const TensorEntry mine = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
     const TensorEntry* const found = value_at(entries, tensor_name);
     if (found == nullptr || !found->same_kind(mine))
-      refuse(cat(to_string(mine), " '", tensor_name, "'"),
-             found == nullptr ? "no tensor of that name" : to_string(*found));
+      refuse_saved(name,
+                   cat(to_string(mine), " '", tensor_name, "'"),
+                   found == nullptr ? "no tensor of that name" : to_string(*found));
   }
   for (const auto& [tensor_name, entry] : entries)
     if (!known.contains(tensor_name))
-      refuse("only tensors of the model", cat("'", tensor_name, "' as well"));
+      refuse_saved(name, "only tensors of the model", cat("'", tensor_name, "' as well"));
 }
 
 }  // namespace muster

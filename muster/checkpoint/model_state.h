@@ -27,6 +27,11 @@ void require_memory(const char* owner, const std::string& name, const Tensor& te
 // Throws: as require_memory.
 NamedTensorList model_tensors(const torch::nn::Module& model);
 
+// Throws: invalid_argument, "load: expected … in 'NAME', as in the model, got …".
+[[noreturn]] void refuse_saved(const std::string& name,
+                               const std::string& expected,
+                               const std::string& got);
+
 // Throws: invalid_argument naming the first tensor (in the model's order) that the checkpoint lacks
 // or has with another dtype or shape, or else one that the model lacks. `name` names the checkpoint
 // in messages.

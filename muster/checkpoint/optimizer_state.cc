@@ -18,6 +18,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/json_member.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -148,17 +149,17 @@ void check_fields_of(const TensorPiece& parameter,
   bool any = false;
   Kind::state(state, options, [&](const char* name, auto& value, bool required) {
     const StateField field = field_of(parameter, name, value);
-    const auto found = entries.find(field.name);
-    if (found == entries.end()) {
+    const TensorEntry* const found = value_at(entries, field.name);
+    if (found == nullptr) {
       if (required)
         missing.push_back(field.name);
       return;
     }
     any = true;
     used.insert(field.name);
-    if (!found->second.same_kind(field.kind))
+    if (!found->same_kind(field.kind))
       refuse_optimizer(cat(to_string(field.kind), " '", field.name, "'"),
-                       to_string(found->second),
+                       to_string(*found),
                        "resume with the model that was saved");
   });
   // A parameter that never had a gradient has no state at all, in most optimizers.
@@ -526,12 +527,12 @@ void restore_optimizer(const torch::nn::Module& model,
   restore_optimizer(model, optimizer, snapshot.description, entries_of(snapshot.tensors), fetch);
 }
 
-std::vector<std::map<std::string, std::string>> options_of_groups(Optimizer& optimizer) {
+std::vector<StringMap> options_of_groups(Optimizer& optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr)
     return {};
   return with_kind(optimizer, [&](auto kind) {
     using Kind = decltype(kind);
-    std::vector<std::map<std::string, std::string>> groups(optimizer.param_groups().size());
+    std::vector<StringMap> groups(optimizer.param_groups().size());
     for (const size_t g : indices_of(groups))
       Kind::options(options_of_group<Kind>(optimizer, g), [&](const char* name, const auto& value) {
         groups[g][name] = json(value).dump();

@@ -51,8 +51,7 @@ void restore_optimizer(const torch::nn::Module& model,
 
 // The options of each group by name, as they are written, but for the learning rate. Empty for
 // LBFGS.
-std::vector<std::map<std::string, std::string>> options_of_groups(
-    torch::optim::Optimizer& optimizer);
+std::vector<StringMap> options_of_groups(torch::optim::Optimizer& optimizer);
 
 // Fills a piece's tensor with its saved elements, or replaces it by such a tensor.
 using FetchTensor = std::function<void(TensorPiece& piece)>;

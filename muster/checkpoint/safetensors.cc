@@ -6,6 +6,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <cstdint>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -51,21 +54,6 @@ void require_savable(const std::string& name, const Tensor& tensor) {
                          tensor.defined() ? tensor.toString() : std::string("an undefined one"),
                          "; ",
                          way_to_save(tensor));
-}
-
-SafetensorsContent read_safetensors(const std::string& path) {
-  const SafetensorsFile file(path);
-  auto header = file.header();
-  SafetensorsContent content{.metadata = std::move(header.metadata)};
-  for (const auto& [name, entry] : header.tensors)
-    content.tensors.emplace(name, read_tensor(file, name, entry));
-  return content;
-}
-
-Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry) {
-  Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
-  read_tensor_into(tensor, file, name, entry);
-  return tensor;
 }
 
 void read_tensor_into(const Tensor& tensor,

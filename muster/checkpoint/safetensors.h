@@ -18,21 +18,9 @@ namespace muster {
 
 class Peers;
 
-struct SafetensorsContent {
-  NamedTensors tensors = {};  // on the CPU, contiguous, with their own memory
-  Metadata metadata = {};
-};
-
 // Throws: invalid_argument for a tensor that no file can have, such as a sparse one, and for
 // complex numbers of 64 bits.
 void require_savable(const std::string& name, const Tensor& tensor);
-
-// Reads a whole file. Throws: io if it cannot be read; invalid_argument if it is malformed (see
-// parse_safetensors_header) or truncated.
-SafetensorsContent read_safetensors(const std::string& path);
-
-// Reads one tensor of an open file. Throws: as read_safetensors.
-Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry);
 
 // Reads the tensor into a contiguous CPU tensor of the entry's type and shape.
 void read_tensor_into(const Tensor& tensor,

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
@@ -16,7 +17,7 @@ namespace muster {
 struct SavedState {
   std::map<std::string, double> numbers = {};  // integers up to 2^53 are exact
   NamedTensors tensors = {};
-  std::map<std::string, std::string> texts = {};  // any bytes
+  StringMap texts = {};  // any bytes
 
   // `owner` is the part that asks, for messages. Throws: invalid_argument if there is no such name.
   double number(const std::string& owner, const std::string& name) const;

@@ -23,6 +23,7 @@
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/image.h"
+#include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_tensors.h"
@@ -154,15 +155,9 @@ void check_pieces_of(const TensorPieces& pieces,
     const TensorEntry* const found = value_at(entries, piece.name);
     if (found != nullptr && (found->same_kind(mine) || (may_be_half && is_widened(*found, mine))))
       continue;
-    throw invalid_argument("load: expected ",
-                           to_string(mine),
-                           " '",
-                           piece.name,
-                           "' in '",
-                           path,
-                           "', as in the model, got ",
-                           found != nullptr ? to_string(*found) : "no tensor of that name",
-                           "; load it into the model that it was saved from");
+    refuse_saved(path,
+                 cat(to_string(mine), " '", piece.name, "'"),
+                 found != nullptr ? to_string(*found) : "no tensor of that name");
   }
   saved.source().require_whole("load", path);
 }

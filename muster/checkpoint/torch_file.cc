@@ -20,6 +20,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
@@ -376,13 +377,13 @@ std::map<std::string, StorageBytes> old_storages(const std::shared_ptr<std::stri
                                                  const std::string& path) {
   std::map<std::string, StorageBytes> storages;
   for (const PickledValue* key : keys.items) {
-    const auto type = types.find(key->text);
+    const at::ScalarType* const type = value_at(types, key->text);
     uint64_t elements = 0;
-    if (type == types.end() || file->size() - at < sizeof(elements))
+    if (type == nullptr || file->size() - at < sizeof(elements))
       refuse_torch_file(path, cat("the storage '", key->text, "'"), "none");
     std::memcpy(&elements, file->data() + at, sizeof(elements));
     at += sizeof(elements);
-    const size_t size = c10::elementSize(type->second);
+    const size_t size = c10::elementSize(*type);
     if (elements > (file->size() - at) / size)
       refuse_torch_file(path, cat(elements, " numbers in '", key->text, "'"), "fewer");
     storages[key->text] = {.begin = file->data() + at, .size = elements * size, .owner = file};
@@ -413,10 +414,10 @@ std::unique_ptr<WeightSource> open_old_file(const std::string& path) {
       path,
       reader.find(*content.root),
       [path, storages = std::move(storages)](const std::string& key, const std::string& of) {
-        const auto found = storages.find(key);
-        if (found == storages.end())
+        const StorageBytes* const found = value_at(storages, key);
+        if (found == nullptr)
           refuse_torch_file(path, cat("the storage '", key, "' of '", of, "'"), "none");
-        return found->second;
+        return *found;
       });
 }
 

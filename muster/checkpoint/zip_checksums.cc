@@ -7,8 +7,8 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
-#include <limits>
 #include <string_view>
 
 #include "muster/base/error.h"
@@ -24,7 +24,7 @@ constexpr std::string_view kEnd = "PK\x05\x06";
 constexpr std::string_view kWideEnd = "PK\x06\x06";
 constexpr std::string_view kLocator = "PK\x06\x07";
 constexpr size_t kEntryBytes = 46, kEndBytes = 22, kWideEndBytes = 56, kLocatorBytes = 20;
-constexpr size_t kMostComment = std::numeric_limits<uint16_t>::max();
+constexpr size_t kMostComment = UINT16_MAX;
 
 // The parts of the file at its end, each looked at only as far as it goes.
 class ZipDirectory {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
+#include "tests/checkpoint/read_safetensors.h"
 #include "tests/data/files.h"
 #include "tests/data/python.h"
 

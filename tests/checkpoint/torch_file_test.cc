@@ -13,6 +13,7 @@
 #include "muster/checkpoint/load_weights.h"
 #include "muster/checkpoint/safetensors.h"
 #include "tests/checkpoint/model.h"
+#include "tests/checkpoint/read_safetensors.h"
 #include "tests/data/files.h"
 #include "tests/data/python.h"
 

@@ -12,6 +12,7 @@
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/save_weights.h"
 #include "tests/checkpoint/model.h"
+#include "tests/checkpoint/read_safetensors.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"
 

@@ -15,6 +15,7 @@
 #include "examples/05_finetune/gpt2.h"
 #include "examples/05_finetune/lora.h"
 #include "muster/checkpoint/safetensors.h"
+#include "tests/checkpoint/read_safetensors.h"
 #include "tests/data/files.h"
 #include "tests/data/python.h"
 

@@ -4,7 +4,7 @@
 #include "muster/checkpoint/files/elements.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstdint>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
@@ -13,7 +13,7 @@ namespace muster {
 
 namespace {
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMost = INT64_MAX;
 
 // The largest number stands for every number beyond it.
 int64_t saturated_product(int64_t a, int64_t b) {

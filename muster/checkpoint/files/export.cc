@@ -37,9 +37,8 @@ std::string exported_name(const std::string& name, const ExportOptions& options)
 
 // Returns the names in the source by those in the new file. Throws: invalid_argument for a name
 // that is empty, or that two tensors have.
-std::map<std::string, std::string> exported_names(const TensorSource& source,
-                                                  const ExportOptions& options) {
-  std::map<std::string, std::string> names;
+StringMap exported_names(const TensorSource& source, const ExportOptions& options) {
+  StringMap names;
   for (const auto& [from, tensor] : source.tensors()) {
     const std::string to = exported_name(from, options);
     if (!to.empty() && names.emplace(to, from).second)

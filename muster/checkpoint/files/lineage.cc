@@ -115,7 +115,7 @@ void warn_of_abandoned(const std::string& path) {
 }
 
 // A number of an abandoned branch must not come again, even if its checkpoint is gone.
-int64_t next_serial(const std::string& directory, const std::vector<SerialRange>& abandoned) {
+int64_t next_serial(const std::string& directory, const SerialRanges& abandoned) {
   const std::vector<Saved> all = all_saved(directory);
   int64_t largest = all.empty() ? 0 : all.back().serial;
   for (const SerialRange& range : abandoned)
@@ -123,10 +123,8 @@ int64_t next_serial(const std::string& directory, const std::vector<SerialRange>
   return largest + 1;
 }
 
-std::vector<SerialRange> abandoned_after(const std::vector<SerialRange>& abandoned,
-                                         int64_t serial,
-                                         int64_t last) {
-  std::vector<SerialRange> ranges = abandoned;
+SerialRanges abandoned_after(const SerialRanges& abandoned, int64_t serial, int64_t last) {
+  SerialRanges ranges = abandoned;
   // The new range contains those that begin after it.
   std::erase_if(ranges, [&](const SerialRange& range) { return range.after >= serial; });
   if (last > serial)

@@ -53,12 +53,10 @@ class SkippedCheckpoints {
 void warn_of_abandoned(const std::string& path);
 
 // The serial number of the next checkpoint, beyond all ranges.
-int64_t next_serial(const std::string& directory, const std::vector<SerialRange>& abandoned = {});
+int64_t next_serial(const std::string& directory, const SerialRanges& abandoned = {});
 
 // The ranges for a training that goes on from a checkpoint: the checkpoint's own, and everything
 // saved after it. `last` is the folder's newest serial number.
-std::vector<SerialRange> abandoned_after(const std::vector<SerialRange>& abandoned,
-                                         int64_t serial,
-                                         int64_t last);
+SerialRanges abandoned_after(const SerialRanges& abandoned, int64_t serial, int64_t last);
 
 }  // namespace muster

@@ -92,9 +92,9 @@ bool is_plain_name(const std::string& name) {
 }
 
 // A manifest from before there were branches has no list.
-std::vector<SerialRange> ranges_in(const json& object, const char* key, const std::string& name) {
+SerialRanges ranges_in(const json& object, const char* key, const std::string& name) {
   const auto list = object.value(key, json::array());
-  std::vector<SerialRange> ranges;
+  SerialRanges ranges;
   const auto refuse = [&](const json& got) {
     refuse_manifest(name, cat("pairs of serial numbers as '", key, "'"), got.dump());
   };
@@ -177,7 +177,7 @@ uint64_t size_of_file(const std::string& path) {
 
 }  // namespace
 
-bool is_in(const std::vector<SerialRange>& ranges, int64_t serial) {
+bool is_in(const SerialRanges& ranges, int64_t serial) {
   return any_of(ranges, [&](const SerialRange& range) {
     return serial > range.after && serial <= range.until;
   });

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/checkpoint/files/durable_file.h"
 #include "muster/checkpoint/files/sha256.h"
 
@@ -33,8 +34,10 @@ struct SerialRange {
   bool operator==(const SerialRange&) const = default;
 };
 
+using SerialRanges = std::vector<SerialRange>;
+
 // Whether one of the ranges contains the serial number.
-bool is_in(const std::vector<SerialRange>& ranges, int64_t serial);
+bool is_in(const SerialRanges& ranges, int64_t serial);
 
 // The number by which the checkpoints of a training are compared.
 struct CheckpointMetric {
@@ -51,12 +54,12 @@ struct Manifest {
   std::string parent = {};  // "step-100": the checkpoint resumed from or saved before; empty: none
   // The serial numbers of branches that the training abandoned by going back: they are not
   // ancestors of this checkpoint, though saved before it.
-  std::vector<SerialRange> abandoned = {};
+  SerialRanges abandoned = {};
   int world_size = 1;
   std::vector<WrittenFile> files = {};
-  std::string optimizer = {};                    // OptimizerSnapshot::description, or empty
-  std::map<std::string, std::string> user = {};  // whatever the program wants to find again
-  std::optional<CheckpointMetric> metric = {};   // of the model as it is in the checkpoint
+  std::string optimizer = {};                   // OptimizerSnapshot::description, or empty
+  StringMap user = {};                          // whatever the program wants to find again
+  std::optional<CheckpointMetric> metric = {};  // of the model as it is in the checkpoint
 
   const WrittenFile* find(const std::string& file) const;
 };

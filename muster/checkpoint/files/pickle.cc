@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -143,7 +144,7 @@ class Unpickler {
   void add(Kind kind, const Items& items) {
     PickledValue& to = top();
     if (to.kind == kind)
-      to.items.insert(to.items.end(), items.begin(), items.end());
+      append_all(to.items, items);
   }
 
   void push_signed() {
@@ -235,7 +236,7 @@ class Unpickler {
         refuse("more pairs than it has bytes");
       for (const PickledValue* pair : items[1]->items[0]->items)
         if (pair->items.size() == 2)
-          dict.items.insert(dict.items.end(), pair->items.begin(), pair->items.end());
+          append_all(dict.items, pair->items);
     }
     push(std::move(dict));
   }

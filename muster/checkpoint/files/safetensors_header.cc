@@ -4,8 +4,8 @@
 #include "muster/checkpoint/files/safetensors_header.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr size_t kMaxDimensions = 64;  // LibTorch's own limit
-constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+constexpr uint64_t kMaxInt64 = INT64_MAX;
 
 constexpr std::pair<std::string_view, uint64_t> kElementBits[] = {
     {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},

@@ -14,7 +14,7 @@
 
 namespace muster {
 
-using Metadata = std::map<std::string, std::string>;
+using Metadata = StringMap;
 
 struct TensorEntry {
   std::string dtype = "F32";  // the format's name

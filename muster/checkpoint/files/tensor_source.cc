@@ -201,16 +201,16 @@ void TensorSource::require_whole(const char* who, const std::string& path) const
 }
 
 void TensorSource::read(const std::string& name, const Elements& elements, void* to) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
+  const StoredTensor* const found = value_at(tensors_, name);
+  if (found == nullptr) {
     throw invalid_argument("checkpoint: expected a tensor '",
                            shown_text(name),
                            "', got none of that name; load what was saved");
   }
-  const uint64_t size = safetensors_element_size(found->second.kind.dtype);
+  const uint64_t size = safetensors_element_size(found->kind.dtype);
   char* const out = static_cast<char*>(to);
   int64_t missing = element_count(elements);
-  for (const StoredPiece& piece : found->second.pieces) {
+  for (const StoredPiece& piece : found->pieces) {
     for (const CommonElements& common : common_elements(piece.elements, elements)) {
       const uint64_t begin = piece.begin + common.at_first * size;
       opened(piece.file).read(out + common.at_second * size, common.length * size, begin);

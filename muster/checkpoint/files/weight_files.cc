@@ -68,12 +68,12 @@ Strings indexed_files(const std::string& folder) {
 }  // namespace
 
 // Every name is checked, since the files are opened by it.
-std::map<std::string, std::string> read_weight_index(const std::string& folder) {
+StringMap read_weight_index(const std::string& folder) {
   const std::string path = cat(folder, "/", kWeightIndexFile), text = read_small_plain_file(path);
   const json map = member_or_null(parsed_json<json>(text), "weight_map");
   if (!map.is_object() || map.empty())
     refuse_index(path, "something else");
-  std::map<std::string, std::string> files;
+  StringMap files;
   for (const auto& item : map.items()) {
     const std::string name = item.value().is_string() ? item.value().get<std::string>() : "";
     if (name.empty() || contains(name, '/') || name[0] == '.')

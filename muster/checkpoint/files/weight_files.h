@@ -20,7 +20,7 @@ Strings weight_files(const std::string& path);
 
 // Maps each tensor to its file in the folder, by the folder's index. Throws: io; invalid_argument
 // for an index with names that are not plain files.
-std::map<std::string, std::string> read_weight_index(const std::string& folder);
+StringMap read_weight_index(const std::string& folder);
 
 // Whether a folder has a model as hubs have it: an index or a model.safetensors, and no manifest.
 bool has_plain_weights(const std::string& folder);

@@ -264,7 +264,7 @@ bool Checkpoints::restore() {
 void Checkpoints::note_resumed(bool is_found) {
   const CheckpointsOptions& options = training_->options();
   const bool tells = is_found && options.leave_out.empty() && group().rank() == 0;
-  std::set<const void*> restored;
+  Addresses restored;
   if (tells)
     restored = training_->models().addresses_of_tensors();
   if (tells && !options.new_learning_rates) {
@@ -432,7 +432,7 @@ std::string Checkpoints::write(int64_t step) {
   const std::string path = store().save(save, step);
   if (group().rank() == 0)
     training_->saver().note_saved(mine, step);
-  saved_at_ = std::chrono::steady_clock::now();
+  saved_at_ = Clock::now();
   return path;
 }
 
@@ -447,7 +447,7 @@ bool Checkpoints::is_due(int64_t step) {
   const bool is_by_step = is_multiple(step, options.every);
   if (is_by_step || options.every_time.count() == 0)
     return is_by_step;
-  const bool is_by_time = std::chrono::steady_clock::now() - saved_at_ >= options.every_time;
+  const bool is_by_time = Clock::now() - saved_at_ >= options.every_time;
   return of_rank0(is_by_time ? 1 : 0, group()) != 0;
 }
 

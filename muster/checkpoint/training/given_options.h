@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/strings.h"
 #include "muster/checkpoint/training/trained_models.h"
 
 namespace muster {
@@ -19,7 +20,7 @@ class GivenOptions {
 
  private:
   const std::vector<TrainedModels::NamedOptimizer>& optimizers_;
-  std::vector<std::vector<std::map<std::string, std::string>>> before_;  // by optimizer and group
+  std::vector<std::vector<StringMap>> before_;  // by optimizer and group
 };
 
 }  // namespace muster

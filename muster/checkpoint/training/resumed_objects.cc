@@ -16,9 +16,7 @@ ResumedObjects& ResumedObjects::of_process() {
   return one;
 }
 
-void ResumedObjects::note_restored(const void* training,
-                                   int64_t step,
-                                   std::set<const void*> restored) {
+void ResumedObjects::note_restored(const void* training, int64_t step, Addresses restored) {
   const std::lock_guard lock(mutex_);
   Training& its = trainings_[training];
   its.step = step;
@@ -41,7 +39,7 @@ void ResumedObjects::forget(const void* training) {
 void ResumedObjects::warn_if_left_out(const std::string& kind,
                                       const std::string& beside,
                                       const void* part,
-                                      const std::set<const void*>& of) const {
+                                      const Addresses& of) const {
   std::optional<int64_t> step;  // of a training that restored one of `of`
   {
     // The mutex is free before the warning, since a program's log may ask again.

@@ -11,6 +11,8 @@
 
 namespace muster {
 
+using Addresses = std::set<const void*>;
+
 class ResumedObjects {
  public:
   static ResumedObjects& of_process();
@@ -21,20 +23,20 @@ class ResumedObjects {
   void forget(const void* training);
   // The training goes on after `step`. `restored`: optimizers, and the tensors of models, by
   // address; empty on a rank that does not tell.
-  void note_restored(const void* training, int64_t step, std::set<const void*> restored);
+  void note_restored(const void* training, int64_t step, Addresses restored);
 
   // Warns if one of `of` was restored by a training, and no training has `part`: one may begin with
   // the model of another. `kind` is that of the part, and `beside` says what was restored.
   void warn_if_left_out(const std::string& kind,
                         const std::string& beside,
                         const void* part,
-                        const std::set<const void*>& of) const;
+                        const Addresses& of) const;
 
  private:
   struct Training {
-    std::set<const void*> parts = {};
+    Addresses parts = {};
     int64_t step = 0;
-    std::set<const void*> restored = {};
+    Addresses restored = {};
   };
 
   mutable std::mutex mutex_;

@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/peers.h"
@@ -34,17 +35,16 @@ NamedTensors tensors_by_name(const TensorPieces& pieces) {
 
 // The kept tensor of a piece. Throws: invalid_argument if this rank kept another one.
 const Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece) {
-  const auto found = kept.find(piece.name);
-  const bool is_there = found != kept.end();
-  if (is_there && found->second.numel() == piece.tensor.numel() &&
-      found->second.scalar_type() == piece.tensor.scalar_type())
-    return found->second;
+  const Tensor* const found = value_at(kept, piece.name);
+  if (found != nullptr && found->numel() == piece.tensor.numel() &&
+      found->scalar_type() == piece.tensor.scalar_type())
+    return *found;
   throw invalid_argument("checkpoints: expected ",
                          plural(piece.tensor.numel(), "element"),
                          " of '",
                          piece.name,
                          "' in memory, as this rank has, got ",
-                         is_there ? cat(found->second.numel(), " of another part") : "none",
+                         found != nullptr ? cat(found->numel(), " of another part") : "none",
                          "; divide the model as before");
 }
 

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
@@ -43,7 +43,7 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
           "; their parts would overlap: give every rank the same number");
     }
     all.push_back(std::ssize(of_rank));
-    all.insert(all.end(), of_rank.begin(), of_rank.end());
+    append_all(all, of_rank);
   }
   SavedState state;
   state.tensors[kPositions] = at::tensor(all, at::kLong);
@@ -77,7 +77,7 @@ std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const S
 
 // The manifest has room for one place: the epoch that all ranks have come to.
 TrainingPosition place_in_streams(const SavedState& state) {
-  TrainingPosition place{.epoch = std::numeric_limits<int64_t>::max()};
+  TrainingPosition place{.epoch = INT64_MAX};
   for (const auto& position : positions_of_ranks("stream", state)) {
     place.epoch = std::min(place.epoch, position.epoch);
     place.epoch_samples += position.examples;

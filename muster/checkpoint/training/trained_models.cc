@@ -66,8 +66,8 @@ const torch::optim::Optimizer* TrainedModels::outer(
   return is_delegate ? delegating_.outer : optimizer;
 }
 
-std::set<const void*> TrainedModels::addresses_of_tensors() const {
-  std::set<const void*> found;
+Addresses TrainedModels::addresses_of_tensors() const {
+  Addresses found;
   const auto note = [&](const Tensor& tensor) {
     if (tensor.defined())
       found.insert(tensor.unsafeGetTensorImpl());

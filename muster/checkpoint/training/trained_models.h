@@ -16,6 +16,7 @@
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/sharded_checkpoint.h"
 #include "muster/checkpoint/training/delegating_optimizer.h"
+#include "muster/checkpoint/training/resumed_objects.h"
 
 namespace muster {
 
@@ -44,7 +45,7 @@ class TrainedModels {
   const torch::optim::Optimizer* outer(const torch::optim::Optimizer* optimizer) const;
 
   // Of the models' parameters and buffers, as the modules or the pieces have them.
-  std::set<const void*> addresses_of_tensors() const;
+  Addresses addresses_of_tensors() const;
 
   // Whether each rank has but a part of a model or of an optimizer's parameters.
   bool is_sharded() const { return !sharded_models_.empty() || sharded_parameters_.has_value(); }
