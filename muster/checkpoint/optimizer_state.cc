@@ -86,7 +86,7 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
                      "make the same groups as when saving, with those of add_param_group, before "
                      "the state is loaded");
   std::vector<typename Kind::Options> all;
-  for (size_t g = 0; g < groups; ++g) {
+  for (const size_t g : indices_below(groups)) {
     auto options = options_of_group<Kind>(optimizer, g);
     const json values = member_or_null(saved[g], "options");
     Kind::options(options, [&](const char* name, auto& value) {
@@ -111,7 +111,7 @@ void check_names(const json& saved, Strings mine, size_t group, bool in_order) {
   const auto name_at = [](const json& names, size_t i) {
     return i < names.size() ? names[i] : json("no more");
   };
-  for (size_t i = 0; i < std::max(own.size(), theirs.size()); ++i) {
+  for (const size_t i : indices_below(std::max(own.size(), theirs.size()))) {
     const json here = name_at(own, i), there = name_at(theirs, i);
     if (here == there)
       continue;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/process_group.h"
@@ -106,7 +107,7 @@ void Peers::together(const std::function<void()>& check) const {
   const Outcome mine = attempt(check);
   std::string first;
   int failed = -1;
-  for (int root = 0; root < size_; ++root) {
+  for (const int root : indices_below(size_)) {
     std::string text = root == rank_ ? mine.text : "";
     share_from(text, root);
     if (failed < 0 && !text.empty()) {

@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -37,7 +38,7 @@ void put_parts(NamedTensors& out,
   if (parts > 1 && (tensor.dim() == 0 || tensor.size(0) % parts != 0))
     refuse_to_save(cat("a first dimension that ", parts, " parts divide"),
                    cat("'", name, "' of shape [", sizes_text(tensor), "]"));
-  for (int64_t i = 0; i < parts; ++i) {
+  for (const int64_t i : indices_below(parts)) {
     Tensor part = parts > 1 ? tensor.chunk(parts)[i] : tensor;
     if (place.form == WeightForm::transposed && part.dim() == 2)
       part = part.t();

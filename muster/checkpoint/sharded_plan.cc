@@ -141,7 +141,7 @@ class WritingPlan {
 
   void add(const char* list, const std::vector<json>& ranks) {
     std::map<std::string, std::vector<SharedPiece>> tensors;
-    for (int rank = 0; rank < std::ssize(ranks); ++rank) {
+    for (const int rank : int_indices_of(ranks)) {
       const json& pieces = ranks[rank][list];
       for (const size_t i : indices_of(pieces)) {
         const std::string& name = pieces[i][0].get_ref<const std::string&>();

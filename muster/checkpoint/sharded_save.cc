@@ -22,6 +22,7 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -266,7 +267,7 @@ void ShardedSave::write_part() {
 // rank that cannot write leaves none; then finish() ends the waiting, and the result is false.
 bool ShardedSave::gather_records() {
   Save& save = *save_;
-  for (int rank = 0; rank < save.manifest.world_size; ++rank) {
+  for (const int rank : indices_below(save.manifest.world_size)) {
     const std::string path = record_of_rank(save.folder, rank);
     while (::access(path.c_str(), R_OK) != 0) {
       if (save.is_dropped)

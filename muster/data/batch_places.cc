@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 
 namespace muster {
@@ -157,7 +158,7 @@ std::optional<c10::Storage> BatchPlaces::place(int64_t bytes) {
 // Nothing, if a place is in use by somebody else. One that nobody uses is free for its example.
 std::optional<Tensor> BatchPlaces::filled(const Strip& strip, const Tensors& tensors) const {
   Int64s elsewhere;
-  for (int64_t i = 0; i < examples_; ++i) {
+  for (const int64_t i : indices_below(examples_)) {
     if (strip.has(i, tensors[i]))
       continue;
     if (strip.is_taken(i) || !is_plain(tensors[i]))

@@ -29,7 +29,7 @@ std::vector<Numbers> gaussian_weights(int64_t taps, const Numbers& sigmas) {
   std::vector<Numbers> weights(taps, Numbers(sigmas.size()));
   for (const size_t image : indices_of(sigmas)) {
     double sum = 0;
-    for (int64_t tap = 0; tap < taps; ++tap) {
+    for (const int64_t tap : indices_below(taps)) {
       const double x = (as_double(tap) - as_double(taps - 1) / 2) / sigmas[image];
       sum += weights[tap][image] = std::exp(-0.5 * x * x);
     }

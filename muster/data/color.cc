@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -65,7 +66,7 @@ Jitter drawn_jitter(const JitterRanges& ranges, Generator& rng) {
   std::iota(drawn.order.begin(), drawn.order.end(), 0);
   for (int64_t i = kChanges; i > 1; --i)
     std::swap(drawn.order[i - 1], drawn.order[rng.integer(i)]);
-  for (int64_t c = 0; c < kChanges; ++c)
+  for (const int64_t c : indices_below(kChanges))
     if (ranges[c])
       drawn.numbers[c] = rng.uniform(ranges[c]->first, ranges[c]->second);
   return drawn;
@@ -76,7 +77,7 @@ Tensor jittered(const Tensor& images,
                 const std::vector<Jitter>& drawn,
                 const JitterRanges& ranges) {
   Tensor now = images;
-  for (int64_t turn = 0; turn < kChanges; ++turn) {
+  for (const int64_t turn : indices_below(kChanges)) {
     Kinds kinds;
     for (const Jitter& of_image : drawn) {
       const int64_t change = of_image.order[turn];

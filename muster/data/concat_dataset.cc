@@ -53,7 +53,7 @@ std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const Tensor& row
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
   const size_t parts = sizes.sizes().size();
   std::vector<Int64s> there(parts), places(parts);
-  for (int64_t i = 0; i < samples.numel(); ++i) {
+  for (const int64_t i : indices_below(samples.numel())) {
     const auto place = sizes.place_of(numbers[i]);
     there[place.part].push_back(place.index);
     places[place.part].push_back(i);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/data/each_image.h"
@@ -26,7 +27,7 @@ Tensor random_crop(
                      cat("images of height ", images.size(2), " and width ", images.size(3)));
   const auto padded = at::constant_pad_nd(images, {padding, padding, padding, padding});
   Tensors parts;
-  for (int64_t i = 0; i < rngs.size(); ++i) {
+  for (const int64_t i : indices_below(rngs.size())) {
     const int64_t top = rngs[i].integer(rows + 1);
     const int64_t left = rngs[i].integer(columns + 1);
     parts.push_back(padded[i].narrow(1, top, height).narrow(2, left, width));

@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
@@ -68,7 +69,7 @@ void read_line(std::string_view text, const std::string& path, size_t line, Samp
   number(fields[0], kMaxPixel, path, line, 1);
   if (fields.size() != kPixels + 1)
     refuse(path, line, cat(kPixels + 1, " columns"), cat(fields.size(), " columns"));
-  for (size_t i = 0; i < kPixels; ++i) {
+  for (const size_t i : indices_below(kPixels)) {
     const auto pixel = number(fields[i], kMaxPixel, path, line, i + 1);
     into.pixels.push_back(static_cast<float>(pixel) / kMaxPixel);
   }

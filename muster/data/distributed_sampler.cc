@@ -247,7 +247,7 @@ EpochSamples DistributedSampler::start() {
 Int64s DistributedSampler::indices() {
   const EpochSamples epoch = start();
   Int64s mine(epoch.size);
-  for (int64_t i = 0; i < epoch.size; ++i)
+  for (const int64_t i : indices_below(epoch.size))
     mine[i] = epoch.sample(i);
   return mine;
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -47,7 +48,7 @@ void fill_part(const Tensor& part, const Doubles& value) {
     part.fill_(value[0]);
     return;
   }
-  for (int64_t c = 0; c < std::ssize(value); ++c)
+  for (const int64_t c : indices_below(std::ssize(value)))
     part.select(-3, c).fill_(value[c]);
 }
 
@@ -130,7 +131,7 @@ Tensor random_erasing(const Tensor& images, Generators& rngs, const RandomErasin
   if (images.dim() == 3)
     return random_erasing(images, rngs[0], options);
   auto out = images.clone();
-  for (int64_t i = 0; i < rngs.size(); ++i)
+  for (const int64_t i : indices_below(rngs.size()))
     if (const auto rectangle = drawn_rectangle(images, rngs[i], options))
       erase_part(out[i], *rectangle, rngs[i], options);
   return out;

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/never.h"
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
@@ -243,7 +244,7 @@ template <class D>
 int64_t DataLoader<D>::num_samples() const {
   const EpochBatches epoch = state_->core.sampler().whole_epoch();
   int64_t samples = 0;
-  for (int64_t batch = 0; batch < epoch.size; ++batch)
+  for (const int64_t batch : indices_below(epoch.size))
     samples += epoch.count(batch);
   return samples;
 }

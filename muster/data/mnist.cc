@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
@@ -30,7 +31,7 @@ constexpr FileRefusal refuse_idx{"mnist", "fetch the file again, or correct the 
 // Callers have checked that four bytes follow.
 uint32_t big_endian(const std::string& bytes, size_t at) {
   uint32_t value = 0;
-  for (size_t i = 0; i < 4; ++i)
+  for (const size_t i : indices_below(4))
     value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
   return value;
 }
@@ -64,7 +65,7 @@ Tensor read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) 
     refuse_idx(path, "a whole IDX header", "a file cut short in it");
   Int64s shape;
   uint64_t expected = 1;
-  for (size_t i = 0; i < dimensions; ++i) {
+  for (const size_t i : indices_below(dimensions)) {
     const uint32_t extent = big_endian(bytes, 4 + 4 * i);
     if (i > 0 && (extent < 1 || extent > kMaxSide))
       refuse_idx(path, cat("images of 1 to ", kMaxSide, " rows and columns"), cat(extent));

@@ -95,7 +95,7 @@ Tensors dealt_out(const Tensor& samples, const Int64s& lengths) {
   const double size = as_double(samples.numel());
   const int64_t* const numbers = samples.const_data_ptr<int64_t>();
   std::vector<Int64s> parts(lengths.size());
-  for (int64_t i = 0; i < samples.numel(); ++i) {
+  for (const int64_t i : indices_below(samples.numel())) {
     size_t furthest_behind = 0;
     double most = -size;
     for (const size_t part : indices_of(lengths)) {
@@ -163,7 +163,7 @@ std::vector<datasets::FoldIndices> datasets::fold_indices(int64_t size,
     tests = samples.split_with_sizes(lengths);
   }
   std::vector<FoldIndices> made;
-  for (int64_t fold = 0; fold < folds; ++fold) {
+  for (const int64_t fold : indices_below(folds)) {
     Tensors others = tests;
     others.erase(others.begin() + fold);
     made.push_back(

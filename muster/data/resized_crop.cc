@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -67,7 +68,7 @@ Tensor resized_on_device(const Tensor& images,
   const bool is_nearest = interpolation == Interpolation::nearest;
   const auto values = is_nearest ? images : images.to(at::kFloat);
   auto out = at::empty({images.size(0), images.size(1), height, width}, values.options());
-  for (int64_t i = 0; i < std::ssize(parts); ++i) {
+  for (const int64_t i : indices_below(std::ssize(parts))) {
     const auto& [top, left, part_height, part_width] = parts[i];
     auto place = out.narrow(0, i, 1);
     const auto part =

@@ -239,7 +239,7 @@ SampleOrder bucketed(const SampleOrder& order,
                      int64_t seed, int64_t epoch) -> EpochOrder {
     const EpochOrder before = order.epoch(seed, epoch);
     auto samples = std::make_shared<Int64s>(order.samples);
-    for (int64_t i = 0; i < order.samples; ++i)
+    for (const int64_t i : indices_below(order.samples))
       (*samples)[i] = before(i);
     // No sample has the index -1, so these draws are no sample's.
     Generator rng(seed, epoch, /*index=*/-1);

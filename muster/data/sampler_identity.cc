@@ -69,7 +69,7 @@ std::string sampler_text(const SamplerIdentity& identity, bool with_own) {
   if (!identity.order.empty())
     parts.push_back(identity.order);
   const size_t shown = identity.global_batch > 0 ? numbers.size() : kFirstOfShares;
-  for (size_t i = 0; i < shown; ++i) {
+  for (const size_t i : indices_below(shown)) {
     const SamplerField& field = kFields[i];
     if (field.is_hidden || (field.is_own && !with_own))
       continue;

@@ -184,13 +184,13 @@ std::vector<StreamRemainders> divide_evenly(const StreamRemainders& all, int64_t
   const auto deal = [&](const StreamRemainder& left) {
     divided[next++ % divided.size()].push_back(left);
   };
-  for (int64_t i = 0; i < std::ssize(all); ++i) {
+  for (const int64_t i : indices_below(std::ssize(all))) {
     const auto& left = all[i];
     if (i < whole || left.stride > kMostStride / cuts) {
       deal(left);
       continue;
     }
-    for (int64_t cut = 0; cut < cuts; ++cut) {
+    for (const int64_t cut : indices_below(cuts)) {
       StreamRemainder piece = left;
       piece.next += cut * left.stride;
       piece.stride *= cuts;

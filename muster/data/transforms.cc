@@ -95,7 +95,7 @@ void check_deviations(const char* what, const Doubles& deviation) {
 // Fills in one value a channel. A copy from the host would wait for the device.
 Tensor channels_on(c10::Device device, const Doubles& values) {
   auto tensor = at::empty({std::ssize(values), 1, 1}, at::device(device).dtype(at::kFloat));
-  for (int64_t c = 0; c < std::ssize(values); ++c)
+  for (const int64_t c : indices_below(std::ssize(values)))
     tensor[c].fill_(values[c]);
   return tensor;
 }
@@ -138,7 +138,7 @@ void normalize_bytes(const Tensor& image, const std::vector<Table>& tables, floa
   const int64_t height = image.size(1);
   const int64_t width = image.size(2);
   const int64_t step = image.stride(2);
-  for (int64_t c = 0; c < image.size(0); ++c) {
+  for (const int64_t c : indices_below(image.size(0))) {
     const float* const table = tables[c].data();
     for (int64_t y = 0; y < height; ++y, to += width) {
       const uint8_t* const row = from + c * image.stride(0) + y * image.stride(1);
@@ -266,7 +266,7 @@ Tensor normalize(const Tensor& image, const Doubles& mean, const Doubles& deviat
     normalize_bytes(image, tables_of(means, deviations), out.mutable_data_ptr<float>());
     return out;
   }
-  for (int64_t c = 0; c < channels; ++c)
+  for (const int64_t c : indices_below(channels))
     out[c].copy_(image[c]).sub_(means[c]).div_(deviations[c]);
   return out;
 }

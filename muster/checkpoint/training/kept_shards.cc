@@ -35,7 +35,7 @@ struct ToldShard {
 // Reads what KeptShards::told() of each rank has said.
 std::vector<ToldShard> shards_told(const Strings& by_rank) {
   std::vector<ToldShard> shards;
-  for (int holder = 0; holder < std::ssize(by_rank); ++holder)
+  for (const int holder : int_indices_of(by_rank))
     for (const auto& shard : nlohmann::json::parse(by_rank[holder]))
       shards.push_back({holder, shard[0], shard[1], shard[2]});
   return shards;
@@ -87,7 +87,7 @@ std::optional<WholeVersion> newest_whole(const std::vector<ToldShard>& shards, i
 int neighbour_distance(const Strings& hosts) {
   const int size = static_cast<int>(hosts.size());
   const auto every_neighbour_is_elsewhere = [&](int distance) {
-    for (int rank = 0; rank < size; ++rank)
+    for (const int rank : indices_below(size))
       if (hosts[rank] == hosts[(rank + distance) % size])
         return false;
     return true;
@@ -166,7 +166,7 @@ KeptShards::Shard KeptShards::received(const Ints& givers,
                                        ProcessGroup& group) const {
   const int rank = group.rank();
   Shard mine;
-  for (int owner = 0; owner < std::ssize(givers); ++owner) {
+  for (const int owner : int_indices_of(givers)) {
     const int giver = givers[owner];
     if (giver == owner) {
       if (owner == rank)

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -64,7 +65,7 @@ std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates&
     return std::nullopt;
   std::optional<int> source;
   Ints others;
-  for (int rank = 0; rank < group.size(); ++rank) {
+  for (const int rank : indices_below(group.size())) {
     if (versions[rank] != newest)
       others.push_back(rank);
     else if (!source)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/data/readers/image_formats.h"
@@ -125,7 +126,7 @@ void decode_stored_png(PngDecoder& decoder,
     refuse_png(name, "rows of an unknown kind");
   decode_whole(size, part, place, [&](uint8_t* pixels) {
     std::vector<png_bytep> rows(height);
-    for (int64_t y = 0; y < height; ++y)
+    for (const int64_t y : indices_below(height))
       rows[y] = pixels + 3 * width * y;
     if (!decoder.decode(rows.data()))
       refuse_png(name, decoder.failure());

@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -44,7 +45,7 @@ bool is_of_wider_tokens(const Tensor& tokens) {
     return false;
   const Tensor low_and_high = tokens.narrow(0, 0, 2 * pairs).view({pairs, 2});
   std::set<int64_t> different;
-  for (int64_t i = 0; i < pairs; ++i) {
+  for (const int64_t i : indices_below(pairs)) {
     if (low_and_high[i][1].item<int64_t>() != 0)
       return false;
     different.insert(low_and_high[i][0].item<int64_t>());
