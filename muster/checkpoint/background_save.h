@@ -2,7 +2,6 @@
 #pragma once
 
 #include <exception>
-#include <string>
 #include <thread>
 
 #include "muster/base/no_copy.h"

@@ -8,7 +8,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -20,7 +19,6 @@
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/image.h"
-#include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/optimizer_state.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/sharded_checkpoint.h"

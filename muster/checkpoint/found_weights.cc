@@ -5,14 +5,11 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 
-#include <cstdint>
 #include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
-#include "muster/base/tensors.h"
 #include "muster/checkpoint/weight_names.h"
 
 namespace muster {

@@ -6,7 +6,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/checkpoint/optimizer_state.h"

@@ -11,11 +11,9 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/strings.h"

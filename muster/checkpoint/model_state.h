@@ -2,10 +2,7 @@
 // (torch::load would adopt the file's shapes.)
 #pragma once
 
-#include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/safetensors.h"

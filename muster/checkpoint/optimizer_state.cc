@@ -20,7 +20,6 @@
 #include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/lbfgs_state.h"
 #include "muster/checkpoint/optimizer_kinds.h"

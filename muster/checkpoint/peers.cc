@@ -2,11 +2,8 @@
 // none of them waits for another that has thrown.
 #include "muster/checkpoint/peers.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 
-#include <cstdint>
-#include <exception>
 #include <memory>
 #include <utility>
 

@@ -3,13 +3,9 @@
 // file.
 #include "muster/checkpoint/safetensors.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
-#include <functional>
-#include <string>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"

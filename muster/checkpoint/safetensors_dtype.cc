@@ -3,7 +3,6 @@
 #include "muster/checkpoint/safetensors_dtype.h"
 
 #include <array>
-#include <cstdint>
 #include <utility>
 
 #include "muster/base/error.h"

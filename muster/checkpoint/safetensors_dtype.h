@@ -3,7 +3,6 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 

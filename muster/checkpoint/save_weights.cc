@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

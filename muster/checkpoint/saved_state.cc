@@ -5,7 +5,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -31,7 +30,6 @@
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/files/tensor_source.h"
 #include "muster/checkpoint/host_copies.h"
-#include "muster/checkpoint/image.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_tensors.h"
 #include "muster/trace/span.h"

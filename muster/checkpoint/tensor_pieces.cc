@@ -6,14 +6,12 @@
 #include <torch/ordered_dict.h>
 
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/checkpoint/model_state.h"
 
 namespace muster {

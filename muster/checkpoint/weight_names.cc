@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

@@ -7,7 +7,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <string_view>
 

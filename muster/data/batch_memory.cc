@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <memory>
 #include <utility>
 
 #include "muster/base/divided_up.h"

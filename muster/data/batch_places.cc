@@ -14,7 +14,6 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
-#include "muster/base/lists.h"
 
 namespace muster {
 

@@ -4,8 +4,6 @@
 #include "muster/data/batch_sampler.h"
 
 #include <algorithm>
-#include <functional>
-#include <string>
 #include <utility>
 
 #include "muster/base/error.h"

@@ -4,20 +4,15 @@
 #include "muster/data/collate.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <string>
-#include <utility>
 
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/tensor.h>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
-#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/data/batch_memory.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "muster/base/indices_of.h"

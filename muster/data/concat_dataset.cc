@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <string>
 
-#include "muster/base/indices_of.h"
-#include "muster/base/lists.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"

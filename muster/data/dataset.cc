@@ -5,11 +5,8 @@
 
 #include <ATen/ops/index_select.h>
 
-#include <utility>
-
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/base/tensors.h"
 #include "muster/data/batch_memory.h"
 
 namespace muster {

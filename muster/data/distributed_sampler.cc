@@ -7,13 +7,10 @@
 #include <algorithm>
 #include <memory>
 #include <span>
-#include <string>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
-#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

@@ -8,15 +8,12 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <set>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
-#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/base/tensors.h"
 
 namespace muster::transform {
 

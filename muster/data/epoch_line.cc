@@ -4,7 +4,6 @@
 #include "muster/data/epoch_line.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 
 namespace muster {

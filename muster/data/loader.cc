@@ -4,7 +4,6 @@
 // ends with the errors of loading, which name the sample and the worker.
 #include "muster/data/loader.h"
 
-#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include <exception>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"

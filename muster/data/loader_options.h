@@ -3,7 +3,6 @@
 
 #include <c10/core/Device.h>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
-#include <string>
 
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"

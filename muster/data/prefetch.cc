@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -19,7 +18,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"

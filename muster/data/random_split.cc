@@ -12,14 +12,11 @@
 
 #include <cmath>
 #include <optional>
-#include <string>
 #include <tuple>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
-#include "muster/base/lists.h"
 #include "muster/base/log.h"
-#include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"

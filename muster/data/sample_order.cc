@@ -5,7 +5,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/multinomial.h>
@@ -18,7 +17,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>

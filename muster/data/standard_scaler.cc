@@ -14,16 +14,12 @@
 
 #include <limits>
 #include <ostream>
-#include <string>
-#include <tuple>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 
 namespace muster {

@@ -3,10 +3,8 @@
 
 #include <c10/core/Device.h>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "muster/base/clock.h"

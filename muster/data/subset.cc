@@ -6,13 +6,10 @@
 
 #include <algorithm>
 #include <span>
-#include <string>
 
-#include "muster/base/lists.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/base/tensors.h"
 #include "muster/data/mix.h"
 
 namespace muster::datasets {

@@ -5,7 +5,6 @@
 #include "muster/data/transforms.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -16,14 +15,11 @@
 #include <array>
 #include <cmath>
 #include <string>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
-#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/base/tensors.h"
 #include "muster/data/as_double.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/each_image.h"

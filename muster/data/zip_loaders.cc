@@ -1,12 +1,8 @@
 // The texts of zip_loaders.h.
 #include "muster/data/zip_loaders.h"
 
-#include <algorithm>
-#include <string>
-
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
-#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

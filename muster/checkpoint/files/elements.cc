@@ -4,7 +4,6 @@
 #include "muster/checkpoint/files/elements.h"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

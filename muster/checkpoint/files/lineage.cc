@@ -3,11 +3,9 @@
 #include "muster/checkpoint/files/lineage.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 
-#include "muster/base/error.h"
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"

@@ -13,7 +13,6 @@
 #include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
-#include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/view.h"
 

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -19,7 +18,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
 #include "muster/base/shown_text.h"
-#include "muster/base/strings.h"
 #include "muster/base/version.h"
 
 namespace muster {

@@ -4,11 +4,9 @@
 #include "muster/checkpoint/files/safetensors_header.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"

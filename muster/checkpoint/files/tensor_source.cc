@@ -2,7 +2,6 @@
 // that are wanted in each piece, and copies the stretches that both have.
 #include "muster/checkpoint/files/tensor_source.h"
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shown_text.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

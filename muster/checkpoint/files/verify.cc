@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/shown_text.h"

@@ -14,7 +14,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shown_text.h"
-#include "muster/base/strings.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/safetensors_file.h"
 #include "muster/checkpoint/files/weight_files.h"

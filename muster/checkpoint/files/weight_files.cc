@@ -14,7 +14,6 @@
 #include "muster/base/json_member.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shown_text.h"
-#include "muster/base/strings.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/files/view.h"
 

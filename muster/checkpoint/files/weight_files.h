@@ -2,9 +2,7 @@
 // nothing of LibTorch.
 #pragma once
 
-#include <map>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 

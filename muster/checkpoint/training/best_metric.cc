@@ -9,7 +9,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
-#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/files/best.h"
 

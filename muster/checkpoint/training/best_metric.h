@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/manifest.h"

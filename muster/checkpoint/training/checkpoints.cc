@@ -5,9 +5,6 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <chrono>
-#include <utility>
-
 #include "muster/base/error.h"
 #include "muster/base/failure_policy.h"
 #include "muster/base/folders.h"

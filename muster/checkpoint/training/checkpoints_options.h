@@ -1,12 +1,10 @@
 // How Checkpoints saves and resumes a training.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"

@@ -1,8 +1,6 @@
 // Numbers of a saved state are doubles, which hold the counts of samples exactly.
 #include "muster/checkpoint/training/data_positions.h"
 
-#include <cstdint>
-
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/lookup.h"

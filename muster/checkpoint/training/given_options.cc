@@ -2,9 +2,10 @@
 // changed one and resumes would otherwise not see that it is ignored.
 #include "muster/checkpoint/training/given_options.h"
 
+#include <string>
+
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
-#include "muster/base/strings.h"
 #include "muster/checkpoint/optimizer_state.h"
 
 namespace muster {

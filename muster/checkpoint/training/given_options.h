@@ -2,8 +2,6 @@
 // checkpoint brings. Learning rates are told apart (learning_rates.h). Used only by Checkpoints.
 #pragma once
 
-#include <map>
-#include <string>
 #include <vector>
 
 #include "muster/base/strings.h"

@@ -2,9 +2,9 @@
 // gathered into one tensor with a row for each rank, as "own.<name>".
 #include "muster/checkpoint/training/hook_states.h"
 
-#include <ATen/ops/empty.h>
+#include <string>
 
-#include <cstdint>
+#include <ATen/ops/empty.h>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"

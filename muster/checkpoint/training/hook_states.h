@@ -1,8 +1,6 @@
 // The memory of a communication hook (ddp/hooks.h) on all ranks, as one state of them all.
 #pragma once
 
-#include <string>
-
 #include "muster/checkpoint/saved_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/hooks.h"

@@ -16,8 +16,6 @@
 #include "muster/base/host_identity.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
-#include "muster/base/tensors.h"
 #include "muster/checkpoint/training/packed_state.h"
 
 namespace muster {

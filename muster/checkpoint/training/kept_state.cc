@@ -7,8 +7,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"

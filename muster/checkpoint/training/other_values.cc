@@ -1,8 +1,6 @@
 // Each rank sends a sample of each parameter, some bytes, to all.
 #include "muster/checkpoint/training/other_values.h"
 
-#include <vector>
-
 #include "muster/base/mapped.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 #include "muster/ddp/value_sample.h"

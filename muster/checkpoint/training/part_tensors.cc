@@ -9,7 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/training/tensor_bytes.h"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"

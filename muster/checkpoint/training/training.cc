@@ -4,7 +4,6 @@
 #include "muster/checkpoint/training/training.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <set>
 #include <utility>
 

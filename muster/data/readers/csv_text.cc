@@ -16,7 +16,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/refusal.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

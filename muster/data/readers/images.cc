@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -17,8 +16,6 @@
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/refusal.h"
-#include "muster/base/strings.h"
-#include "muster/base/tensors.h"
 
 namespace muster {
 

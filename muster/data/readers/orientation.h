@@ -2,7 +2,6 @@
 // image_codec.cc, and by the formats.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 

@@ -15,7 +15,6 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/hex.h"
-#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/data/plain_file.h"
 #include "muster/data/readers/archive_library.h"

@@ -17,7 +17,6 @@
 #include "muster/base/hex.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/zero_padded.h"
 #include "muster/data/generator.h"
 #include "muster/data/loader_core.h"
