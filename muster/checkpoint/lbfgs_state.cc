@@ -248,11 +248,11 @@ OptimizerPieces lbfgs_pieces(const Strings& names, LBFGS& optimizer) {
   return result;
 }
 
-std::function<void()> prepare_lbfgs(const Strings& names,
-                                    LBFGS& optimizer,
-                                    const std::string& description,
-                                    const TensorEntries& entries,
-                                    const FetchTensor& fetch) {
+InstallState prepare_lbfgs(const Strings& names,
+                           LBFGS& optimizer,
+                           const std::string& description,
+                           const TensorEntries& entries,
+                           const FetchTensor& fetch) {
   const json saved = saved_group(description);
   if (const json theirs = saved.value("params", json()); theirs != json(names))
     refuse_optimizer(cat("parameters ", json(names).dump()),

@@ -17,10 +17,10 @@ OptimizerPieces lbfgs_pieces(const Strings& names, torch::optim::LBFGS& optimize
 
 // Like prepare_optimizer, with the names compared. Throws: invalid_argument too for tensors that
 // are no state of LBFGS over `elements` elements.
-std::function<void()> prepare_lbfgs(const Strings& names,
-                                    torch::optim::LBFGS& optimizer,
-                                    const std::string& description,
-                                    const TensorEntries& entries,
-                                    const FetchTensor& fetch);
+InstallState prepare_lbfgs(const Strings& names,
+                           torch::optim::LBFGS& optimizer,
+                           const std::string& description,
+                           const TensorEntries& entries,
+                           const FetchTensor& fetch);
 
 }  // namespace muster::detail

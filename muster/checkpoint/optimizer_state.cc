@@ -310,11 +310,11 @@ std::unique_ptr<typename Kind::State> fetched_state(const TensorPiece& parameter
 
 // prepare_optimizer for an optimizer of a known kind.
 template <class Kind>
-std::function<void()> prepare_kind(const TensorPieces& parameters,
-                                   Optimizer& optimizer,
-                                   const std::string& description,
-                                   const TensorEntries& entries,
-                                   const FetchTensor& fetch) {
+InstallState prepare_kind(const TensorPieces& parameters,
+                          Optimizer& optimizer,
+                          const std::string& description,
+                          const TensorEntries& entries,
+                          const FetchTensor& fetch) {
   const auto options = checked_options<Kind>(parse_description(description), optimizer);
   const auto groups = pieces_of_groups(parameters, optimizer);
   check_fields<Kind>(entries, groups, options);
@@ -483,11 +483,11 @@ void check_optimizer(const torch::nn::Module& model,
   });
 }
 
-std::function<void()> prepare_optimizer(const TensorPieces& parameters,
-                                        Optimizer& optimizer,
-                                        const std::string& description,
-                                        const TensorEntries& entries,
-                                        const FetchTensor& fetch) {
+InstallState prepare_optimizer(const TensorPieces& parameters,
+                               Optimizer& optimizer,
+                               const std::string& description,
+                               const TensorEntries& entries,
+                               const FetchTensor& fetch) {
   const at::NoGradGuard no_grad;
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer)) {
     const auto names = names_of(whole_group(parameters, *lbfgs));

@@ -52,6 +52,9 @@ void restore_optimizer(const torch::nn::Module& model,
 // LBFGS.
 std::vector<StringMap> options_of_groups(torch::optim::Optimizer& optimizer);
 
+// Installs a state that was built before, which cannot fail.
+using InstallState = std::function<void()>;
+
 // Fills a piece's tensor with its saved elements, or replaces it by such a tensor.
 using FetchTensor = std::function<void(TensorPiece& piece)>;
 
@@ -83,10 +86,10 @@ void check_same_parameters(const std::string& description, const std::string& sa
 
 // Builds the state that restores the optimizer, and returns a function that installs it. Does not
 // compare names. Throws: as check_optimizer, and whatever `fetch` throws; then nothing is changed.
-std::function<void()> prepare_optimizer(const TensorPieces& parameters,
-                                        torch::optim::Optimizer& optimizer,
-                                        const std::string& description,
-                                        const TensorEntries& entries,
-                                        const FetchTensor& fetch);
+InstallState prepare_optimizer(const TensorPieces& parameters,
+                               torch::optim::Optimizer& optimizer,
+                               const std::string& description,
+                               const TensorEntries& entries,
+                               const FetchTensor& fetch);
 
 }  // namespace muster

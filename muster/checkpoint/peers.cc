@@ -29,7 +29,7 @@ std::string describe(ErrorCode code, const std::string& message) {
 }
 
 // Runs `work` and catches what it throws.
-Outcome attempt(const std::function<void()>& work) {
+Outcome attempt(const Peers::Work& work) {
   try {
     work();
     return {};
@@ -87,7 +87,7 @@ void Peers::share(const Tensor& tensor) const {
 }
 
 // The other ranks wait here for how it ended, so they cannot run ahead of rank 0.
-void Peers::on_rank0(const std::function<void()>& work) const {
+void Peers::on_rank0(const Work& work) const {
   Outcome outcome;
   if (rank_ == 0)
     outcome = attempt(work);
@@ -100,7 +100,7 @@ void Peers::on_rank0(const std::function<void()>& work) const {
 
 // Every rank hears of every other, also when it has failed itself: otherwise a rank would leave
 // while others still wait for its word.
-void Peers::together(const std::function<void()>& check) const {
+void Peers::together(const Work& check) const {
   const Outcome mine = attempt(check);
   std::string first;
   int failed = -1;

@@ -24,6 +24,7 @@ std::string told_failure(const std::exception_ptr& failure);
 class Peers {
  public:
   using ShareBytes = std::function<void(std::string& bytes, int root)>;
+  using Work = std::function<void()>;
   using ShareTensor = std::function<void(Tensor tensor, int root)>;
 
   Peers() = default;  // a single process
@@ -42,11 +43,11 @@ class Peers {
 
   // Runs `work` on rank 0; its exception is rethrown there and, as Error, on all other ranks.
   // Collective: yes.
-  void on_rank0(const std::function<void()>& work) const;
+  void on_rank0(const Work& work) const;
 
   // Runs `check` on every rank. If it throws on any rank, all ranks throw: failing ranks their own
   // exception, the others an Error with the first failing rank's message. Collective: yes.
-  void together(const std::function<void()>& check) const;
+  void together(const Work& check) const;
 
  private:
   void share_from(std::string& bytes, int root) const;

@@ -235,7 +235,7 @@ class ShardedLoad {
     check_nothing_left(state_.model, model_.source(), path_, group_);
     const std::string all =
         merge_descriptions(group_.all_gather_bytes(optimizer_here_, "optimizers of a checkpoint"));
-    std::function<void()> restore_optimizer_state;
+    InstallState restore_optimizer_state;
     peers_.together([&] {
       if (state_.optimizer)
         restore_optimizer_state = prepared_optimizer(all);
@@ -278,7 +278,7 @@ class ShardedLoad {
   }
 
   // `all` describes the optimizers of all ranks together.
-  std::function<void()> prepared_optimizer(const std::string& all) {
+  InstallState prepared_optimizer(const std::string& all) {
     const TensorPieces& parameters = state_.optimizer->parameters;
     auto restore = prepare_optimizer(parameters,
                                      *state_.optimizer->optimizer,

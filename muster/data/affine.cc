@@ -31,8 +31,7 @@ namespace muster::transform {
 namespace {
 
 // The center, counted from the middle of the images.
-std::array<double, 2> center_of(const Tensor& images,
-                                const std::optional<std::pair<double, double>>& center) {
+std::array<double, 2> center_of(const Tensor& images, const std::optional<Range>& center) {
   if (!center)
     return {0, 0};
   return {center->first - 0.5 * as_double(images.size(-1)),
@@ -175,7 +174,7 @@ namespace {
 constexpr double kLeastScale = 1e-6;
 constexpr double kMostShear = 89.9;  // degrees; 90 would leave nothing of the image
 
-void check_shear(const char* what, std::pair<double, double> degrees) {
+void check_shear(const char* what, Range degrees) {
   check_range(what, "shear", degrees, -kMostShear, kMostShear);
 }
 
@@ -214,7 +213,7 @@ AffineOptions affine_options(const Options& options) {
 kernel::Matrix drawn_matrix(const Tensor& images,
                             Generator& rng,
                             const RandomAffineOptions& options) {
-  const auto draw = [&](std::pair<double, double> range) {
+  const auto draw = [&](Range range) {
     return rng.uniform(range.first, range.second);
   };
   const double most_x = options.translate.first * as_double(images.size(-1));
@@ -233,9 +232,9 @@ kernel::Matrix drawn_matrix(const Tensor& images,
 
 Tensor affine(const Tensor& images,
               double angle,
-              std::pair<double, double> translate,
+              Range translate,
               double scale,
-              std::pair<double, double> shear,
+              Range shear,
               const AffineOptions& options) {
   check_images("affine", images);
   check_within("affine", "number of degrees", angle);

@@ -130,9 +130,7 @@ Tensor blur_all(const Tensor& images,
 
 }  // namespace
 
-Tensor gaussian_blur(const Tensor& images,
-                     std::pair<int64_t, int64_t> kernel,
-                     std::pair<double, double> sigma) {
+Tensor gaussian_blur(const Tensor& images, std::pair<int64_t, int64_t> kernel, Range sigma) {
   check_kernel("gaussian_blur", images, kernel);
   check_within("gaussian_blur", "sigma", sigma.first, kLeastSigma);
   check_within("gaussian_blur", "sigma", sigma.second, kLeastSigma);

@@ -44,7 +44,7 @@ constexpr std::array kChangeKernels{
     kernel::brightness, kernel::contrast, kernel::saturation, kernel::hue};
 
 // Which of the four changes are wanted, and how far.
-using JitterRanges = std::array<std::optional<std::pair<double, double>>, kChanges>;
+using JitterRanges = std::array<std::optional<Range>, kChanges>;
 
 JitterRanges ranges_of(const ColorJitterOptions& options) {
   return {options.brightness.range("brightness", 1, 0, kMostNumber),
@@ -151,10 +151,10 @@ Tensor equalize(const Tensor& images) {
 }
 
 // The negated comparisons refuse NaN too.
-std::optional<std::pair<double, double>> JitterRange::range(const char* name,
-                                                            double center,
-                                                            double least,
-                                                            double most) const {
+std::optional<Range> JitterRange::range(const char* name,
+                                        double center,
+                                        double least,
+                                        double most) const {
   if (!given_ && !(around_ >= 0 && center + around_ <= most))
     refuse_transform("color_jitter",
                      cat("a ", name, " of 0 or more", center == 0 ? " and at most 0.5" : ""),

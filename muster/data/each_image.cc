@@ -77,11 +77,7 @@ void check_within(const char* what, const char* name, double value, double least
     refuse_transform(what, cat("a ", name, " from ", least, " to ", most), cat(value));
 }
 
-void check_range(const char* what,
-                 const char* name,
-                 std::pair<double, double> range,
-                 double least,
-                 double most) {
+void check_range(const char* what, const char* name, Range range, double least, double most) {
   check_within(what, name, range.first, least, most);
   check_within(what, name, range.second, range.first, most);
 }

@@ -39,6 +39,8 @@ void check_image(const char* what, const Tensor& image);
 void check_images(const char* what, const Tensor& images);
 // Also of 1 or 3 channels.
 void check_colors(const char* what, const Tensor& images);
+using Range = std::pair<double, double>;  // the least and the most
+
 // The largest number that a float holds.
 inline constexpr double kMostNumber = std::numeric_limits<float>::max();
 // A number from `least` to `most`, and no NaN.
@@ -50,7 +52,7 @@ void check_within(const char* what,
 // The same of both ends of a range, the first of which must not be above the second.
 void check_range(const char* what,
                  const char* name,
-                 std::pair<double, double> range,
+                 Range range,
                  double least = -kMostNumber,
                  double most = kMostNumber);
 // What an image is to have.

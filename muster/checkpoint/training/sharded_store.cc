@@ -76,8 +76,7 @@ std::string why_not_in_memory(int ranks_then, int ranks) {
 
 // Checks the kept optimizer and builds its state, which the function that is returned installs.
 // Returns nothing where none is wanted or kept.
-std::function<void()> prepare_kept_optimizer(const ShardedState& mine,
-                                             const CheckpointImage& image) {
+InstallState prepare_kept_optimizer(const ShardedState& mine, const CheckpointImage& image) {
   if (!mine.optimizer || !image.optimizer)
     return {};
   const NamedTensors& moments = image.optimizer->tensors;
@@ -169,7 +168,7 @@ std::optional<RestoredState> ShardedStore::restore_kept() {
   const at::NoGradGuard no_grad;
   const ShardedState mine = training().sharded_state();
   const CheckpointImage& image = kept->image;
-  std::function<void()> restore_optimizer_state;
+  InstallState restore_optimizer_state;
   Peers(group()).together([&] {
     for (const TensorPiece& piece : mine.model)
       kept_tensor(image.model, piece);  // throws if there is none
