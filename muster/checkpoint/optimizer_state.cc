@@ -69,33 +69,6 @@ typename Kind::Options& options_of_group(Optimizer& optimizer, size_t group) {
   return static_cast<typename Kind::Options&>(optimizer.param_groups()[group].options());
 }
 
-// Returns the saved options of every group. Throws: invalid_argument if the kind of optimizer or
-// the number of groups differs.
-template <class Kind>
-std::vector<typename Kind::Options> checked_options(const json& description, Optimizer& optimizer) {
-  const auto kind = description.value("kind", json());
-  if (kind != Kind::kName)
-    refuse_optimizer(
-        cat("the state of ", Kind::kName), kind.dump(), "resume with the optimizer that was saved");
-  const auto saved = description.value("groups", json());
-  const size_t groups = optimizer.param_groups().size();
-  if (!saved.is_array() || saved.size() != groups)
-    refuse_optimizer(plural(groups, "parameter group"),
-                     cat(saved.size()),
-                     "make the same groups as when saving, with those of add_param_group, before "
-                     "the state is loaded");
-  std::vector<typename Kind::Options> all;
-  for (const size_t g : indices_below(groups)) {
-    auto options = options_of_group<Kind>(optimizer, g);
-    const json values = member_or_null(saved[g], "options");
-    Kind::options(options, [&](const char* name, auto& value) {
-      detail::read_option(member_or_null(values, name), name, value);
-    });
-    all.push_back(options);
-  }
-  return all;
-}
-
 // Checks that a saved group has these parameters. What shards a model may name them in another
 // order.
 void check_names(const json& saved, Strings mine, size_t group, bool in_order) {
@@ -135,48 +108,6 @@ StateField field_of(const TensorPiece& parameter, const char* field, const Value
           .kind = kIsTensor ? tensor_entry(parameter.tensor.scalar_type(), parameter.shape)
                             : tensor_entry(at::kLong, {}),
           .is_tensor = kIsTensor};
-}
-
-// Checks the fields of one parameter that the file has, and adds their names to `used`.
-template <class Kind>
-void check_fields_of(const TensorPiece& parameter,
-                     const typename Kind::Options& options,
-                     const TensorEntries& entries,
-                     StringSet& used) {
-  typename Kind::State state;
-  Strings missing;
-  bool any = false;
-  Kind::state(state, options, [&](const char* name, auto& value, bool required) {
-    const StateField field = field_of(parameter, name, value);
-    const TensorEntry* const found = value_at(entries, field.name);
-    if (found == nullptr) {
-      if (required)
-        missing.push_back(field.name);
-      return;
-    }
-    any = true;
-    used.insert(field.name);
-    if (!found->same_kind(field.kind))
-      refuse_optimizer(cat(to_string(field.kind), " '", field.name, "'"),
-                       to_string(*found),
-                       "resume with the model that was saved");
-  });
-  // A parameter that never had a gradient has no state at all, in most optimizers.
-  const bool needs_all = any || Kind::kEveryParameter;
-  if (needs_all && !missing.empty())
-    refuse_optimizer(in_quotes(missing[0]), "no such tensor", "the checkpoint is incomplete");
-}
-
-// Checks the fields that each parameter has in the file. Returns the names that are some field's.
-template <class Kind>
-StringSet check_fields(const TensorEntries& entries,
-                       const std::vector<PiecesOfGroup>& groups,
-                       const std::vector<typename Kind::Options>& options) {
-  StringSet used;
-  for (const size_t g : indices_of(groups))
-    for (const TensorPiece* parameter : groups[g])
-      check_fields_of<Kind>(*parameter, options[g], entries, used);
-  return used;
 }
 
 // Throws: invalid_argument for a checkpoint that was saved without its optimizer.
@@ -242,102 +173,179 @@ TensorPiece piece_of_field(const StateField& field,
   return piece;
 }
 
-// Adds the pieces of one parameter's state.
+// An optimizer of a known kind, whose parameters are some pieces.
 template <class Kind>
-void add_pieces_of(const TensorPiece& parameter,
-                   const typename Kind::Options& options,
-                   typename Kind::State& state,
-                   TensorPieces& to) {
-  Kind::state(state, options, [&](const char* name, const auto& value, bool /*required*/) {
-    const Tensor tensor = as_tensor(value);
-    if (!tensor.defined())
-      return;
-    const StateField field = field_of(parameter, name, value);
-    to.push_back(piece_of_field(field, parameter, tensor));
-  });
-}
+class OptimizerOfKind {
+ public:
+  OptimizerOfKind(const TensorPieces& parameters, Optimizer& optimizer)
+      : optimizer_(optimizer), groups_(pieces_of_groups(parameters, optimizer)) {}
 
-// The pieces of an optimizer of a known kind.
-template <class Kind>
-OptimizerPieces pieces_of_kind(const TensorPieces& parameters, Optimizer& optimizer) {
-  OptimizerPieces result;
-  json groups = json::array();
-  const auto pieces = pieces_of_groups(parameters, optimizer);
-  std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
-  for (const size_t g : indices_of(pieces)) {
-    auto& options = options_of_group<Kind>(optimizer, g);
-    json saved = {{"options", json::object()}, {"params", names_of(pieces[g])}};
-    Kind::options(options,
-                  [&](const char* name, const auto& value) { saved["options"][name] = value; });
-    const auto own = filtered(pieces[g], [](const TensorPiece* piece) { return piece->is_own; });
-    if (!own.empty())
-      saved[kOwnParams] = names_of(own);
-    groups.push_back(std::move(saved));
-    for (const TensorPiece* parameter : pieces[g]) {
-      const auto found = optimizer.state().find(parameter->tensor.unsafeGetTensorImpl());
-      if (found == optimizer.state().end() || !seen.insert(parameter).second)
-        continue;
-      auto& state = static_cast<typename Kind::State&>(*found->second);
-      add_pieces_of<Kind>(*parameter, options, state, result.pieces);
+  OptimizerPieces pieces() const {
+    json groups = json::array();
+    for (const size_t g : indices_of(groups_)) {
+      json saved = {{"options", json::object()}, {"params", names_of(groups_[g])}};
+      Kind::options(options_of_group<Kind>(optimizer_, g),
+                    [&](const char* name, const auto& value) { saved["options"][name] = value; });
+      const auto own = filtered(groups_[g], [](const TensorPiece* piece) { return piece->is_own; });
+      if (!own.empty())
+        saved[kOwnParams] = names_of(own);
+      groups.push_back(std::move(saved));
+    }
+    OptimizerPieces result;
+    result.description = json{{"kind", Kind::kName}, {"groups", std::move(groups)}}.dump();
+    for_each_parameter([&](const TensorPiece& parameter, size_t g) {
+      const auto found = optimizer_.state().find(parameter.tensor.unsafeGetTensorImpl());
+      if (found == optimizer_.state().end())
+        return;
+      Kind::state(static_cast<State&>(*found->second),
+                  options_of_group<Kind>(optimizer_, g),
+                  [&](const char* name, const auto& value, bool /*required*/) {
+                    const Tensor tensor = as_tensor(value);
+                    if (tensor.defined())
+                      result.pieces.push_back(
+                          piece_of_field(field_of(parameter, name, value), parameter, tensor));
+                  });
+    });
+    return result;
+  }
+
+  // Throws: invalid_argument for the state of another kind, or of other groups, parameters and
+  // fields.
+  void check(const std::string& description, const TensorEntries& entries) const {
+    const json saved = parse_description(description);
+    const auto options = checked_options(saved);
+    for (const size_t g : indices_of(groups_))
+      check_names(saved["groups"][g], names_of(groups_[g]), g, /*in_order=*/true);
+    const StringSet used = check_fields(entries, options);
+    // State that is left over belongs to another optimizer or another model.
+    for (const auto& [name, entry] : entries) {
+      if (!used.contains(name))
+        refuse_optimizer(cat("only state of ", Kind::kName),
+                         cat("'", name, "' as well"),
+                         "resume with what was saved");
     }
   }
-  result.description = json{{"kind", Kind::kName}, {"groups", std::move(groups)}}.dump();
-  return result;
-}
 
-// Builds the state of one parameter from what was saved. Returns null if it had none.
-template <class Kind>
-std::unique_ptr<typename Kind::State> fetched_state(const TensorPiece& parameter,
-                                                    const typename Kind::Options& options,
-                                                    const TensorEntries& entries,
-                                                    const FetchTensor& fetch) {
-  auto state = std::make_unique<typename Kind::State>();
-  bool any = false;
-  Kind::state(*state, options, [&](const char* name, auto& value, bool /*required*/) {
-    const StateField field = field_of(parameter, name, value);
-    if (!entries.contains(field.name))
-      return;
-    TensorPiece piece =
-        piece_of_field(field,
-                       parameter,
-                       field.is_tensor ? at::empty_like(parameter.tensor) : as_tensor(int64_t{0}));
-    fetch(piece);
-    set_field(value, piece.tensor);
-    any = true;
-  });
-  return any ? std::move(state) : nullptr;
-}
-
-// prepare_optimizer for an optimizer of a known kind.
-template <class Kind>
-InstallState prepare_kind(const TensorPieces& parameters,
-                          Optimizer& optimizer,
-                          const std::string& description,
-                          const TensorEntries& entries,
-                          const FetchTensor& fetch) {
-  const auto options = checked_options<Kind>(parse_description(description), optimizer);
-  const auto groups = pieces_of_groups(parameters, optimizer);
-  check_fields<Kind>(entries, groups, options);
-
-  using States = std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>>;
-  auto states = std::make_shared<States>();
-  std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
-  for (const size_t g : indices_of(groups)) {
-    for (const TensorPiece* parameter : groups[g]) {
-      if (!seen.insert(parameter).second)
-        continue;
-      if (auto state = fetched_state<Kind>(*parameter, options[g], entries, fetch))
-        states->emplace_back(parameter->tensor.unsafeGetTensorImpl(), std::move(state));
-    }
+  // As prepare_optimizer.
+  InstallState prepare(const std::string& description,
+                       const TensorEntries& entries,
+                       const FetchTensor& fetch) const {
+    const auto options = checked_options(parse_description(description));
+    check_fields(entries, options);
+    auto states = std::make_shared<std::vector<std::pair<void*, std::unique_ptr<State>>>>();
+    for_each_parameter([&](const TensorPiece& parameter, size_t g) {
+      if (auto state = fetched_state(parameter, options[g], entries, fetch))
+        states->emplace_back(parameter.tensor.unsafeGetTensorImpl(), std::move(state));
+    });
+    return [states, options, &optimizer = optimizer_] {
+      optimizer.state().clear();
+      for (auto& [key, state] : *states)
+        optimizer.state()[key] = std::move(state);
+      for (const size_t g : indices_of(options))
+        options_of_group<Kind>(optimizer, g) = options[g];
+    };
   }
-  return [states, options, &optimizer] {
-    optimizer.state().clear();
-    for (auto& [key, state] : *states)
-      optimizer.state()[key] = std::move(state);
-    for (const size_t g : indices_of(options))
-      options_of_group<Kind>(optimizer, g) = options[g];
-  };
-}
+
+ private:
+  using Options = typename Kind::Options;
+  using State = typename Kind::State;
+
+  // Each parameter once, with its group: a tied one may be there twice.
+  void for_each_parameter(const auto& use) const {
+    std::set<const TensorPiece*> seen;
+    for (const size_t g : indices_of(groups_))
+      for (const TensorPiece* parameter : groups_[g])
+        if (seen.insert(parameter).second)
+          use(*parameter, g);
+  }
+
+  // Returns the saved options of every group. Throws: invalid_argument if the kind of optimizer or
+  // the number of groups differs.
+  std::vector<Options> checked_options(const json& description) const {
+    const auto kind = description.value("kind", json());
+    if (kind != Kind::kName)
+      refuse_optimizer(cat("the state of ", Kind::kName),
+                       kind.dump(),
+                       "resume with the optimizer that was saved");
+    const auto saved = description.value("groups", json());
+    if (!saved.is_array() || saved.size() != groups_.size())
+      refuse_optimizer(plural(groups_.size(), "parameter group"),
+                       cat(saved.size()),
+                       "make the same groups as when saving, with those of add_param_group, before "
+                       "the state is loaded");
+    return mapped_indices(groups_.size(), [&](size_t g) {
+      Options options = options_of_group<Kind>(optimizer_, g);
+      const json values = member_or_null(saved[g], "options");
+      Kind::options(options, [&](const char* name, auto& value) {
+        detail::read_option(member_or_null(values, name), name, value);
+      });
+      return options;
+    });
+  }
+
+  // Checks the fields that each parameter has in the file. Returns the names that are some field's.
+  StringSet check_fields(const TensorEntries& entries, const std::vector<Options>& options) const {
+    StringSet used;
+    for_each_parameter([&](const TensorPiece& parameter, size_t g) {
+      check_fields_of(parameter, options[g], entries, used);
+    });
+    return used;
+  }
+
+  // Checks the fields of one parameter that the file has, and adds their names to `used`.
+  static void check_fields_of(const TensorPiece& parameter,
+                              const Options& options,
+                              const TensorEntries& entries,
+                              StringSet& used) {
+    State state;
+    Strings missing;
+    bool any = false;
+    Kind::state(state, options, [&](const char* name, auto& value, bool required) {
+      const StateField field = field_of(parameter, name, value);
+      const TensorEntry* const found = value_at(entries, field.name);
+      if (found == nullptr) {
+        if (required)
+          missing.push_back(field.name);
+        return;
+      }
+      any = true;
+      used.insert(field.name);
+      if (!found->same_kind(field.kind))
+        refuse_optimizer(cat(to_string(field.kind), " '", field.name, "'"),
+                         to_string(*found),
+                         "resume with the model that was saved");
+    });
+    // A parameter that never had a gradient has no state at all, in most optimizers.
+    const bool needs_all = any || Kind::kEveryParameter;
+    if (needs_all && !missing.empty())
+      refuse_optimizer(in_quotes(missing[0]), "no such tensor", "the checkpoint is incomplete");
+  }
+
+  // Builds the state of one parameter from what was saved. Returns null if it had none.
+  static std::unique_ptr<State> fetched_state(const TensorPiece& parameter,
+                                              const Options& options,
+                                              const TensorEntries& entries,
+                                              const FetchTensor& fetch) {
+    auto state = std::make_unique<State>();
+    bool any = false;
+    Kind::state(*state, options, [&](const char* name, auto& value, bool /*required*/) {
+      const StateField field = field_of(parameter, name, value);
+      if (!entries.contains(field.name))
+        return;
+      TensorPiece piece = piece_of_field(
+          field,
+          parameter,
+          field.is_tensor ? at::empty_like(parameter.tensor) : as_tensor(int64_t{0}));
+      fetch(piece);
+      set_field(value, piece.tensor);
+      any = true;
+    });
+    return any ? std::move(state) : nullptr;
+  }
+
+  Optimizer& optimizer_;
+  std::vector<PiecesOfGroup> groups_;
+};
 
 // The description of all ranks' optimizers, to which each rank's is added.
 class MergedDescription {
@@ -419,8 +427,9 @@ void require_plain(const Optimizer& optimizer) {
 OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& optimizer) {
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer))
     return detail::lbfgs_pieces(names_of(whole_group(parameters, *lbfgs)), *lbfgs);
-  return with_kind(optimizer,
-                   [&]<class Kind>(Kind) { return pieces_of_kind<Kind>(parameters, optimizer); });
+  return with_kind(optimizer, [&]<class Kind>(Kind) {
+    return OptimizerOfKind<Kind>(parameters, optimizer).pieces();
+  });
 }
 
 // If the parameters are whole, the pieces are the tensors themselves.
@@ -467,19 +476,7 @@ void check_optimizer(const torch::nn::Module& model,
     return;
   }
   with_kind(optimizer, [&]<class Kind>(Kind) {
-    const json saved = parse_description(description);
-    const auto options = checked_options<Kind>(saved, optimizer);
-    const auto groups = pieces_of_groups(parameters, optimizer);
-    for (const size_t g : indices_of(groups))
-      check_names(saved["groups"][g], names_of(groups[g]), g, /*in_order=*/true);
-    const StringSet used = check_fields<Kind>(entries, groups, options);
-    // State that is left over belongs to another optimizer or another model.
-    for (const auto& [name, entry] : entries) {
-      if (!used.contains(name))
-        refuse_optimizer(cat("only state of ", Kind::kName),
-                         cat("'", name, "' as well"),
-                         "resume with what was saved");
-    }
+    OptimizerOfKind<Kind>(parameters, optimizer).check(description, entries);
   });
 }
 
@@ -494,7 +491,7 @@ InstallState prepare_optimizer(const TensorPieces& parameters,
     return detail::prepare_lbfgs(names, *lbfgs, description, entries, fetch);
   }
   return with_kind(optimizer, [&]<class Kind>(Kind) {
-    return prepare_kind<Kind>(parameters, optimizer, description, entries, fetch);
+    return OptimizerOfKind<Kind>(parameters, optimizer).prepare(description, entries, fetch);
   });
 }
 
