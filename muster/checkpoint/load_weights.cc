@@ -338,7 +338,7 @@ void check_stays_finite(const std::string& name,
 }
 
 // Opens the files on rank 0, and gives every rank the kinds of their tensors.
-TensorEntries share_entries(std::unique_ptr<WeightSource>& source,
+TensorEntries share_entries(WeightSourcePtr& source,
                             const std::string& path,
                             const std::string& part,
                             const Peers& peers) {
@@ -368,7 +368,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
                            const Peers& peers) {
   const at::NoGradGuard no_grad;
   check_weight_names(options.names);
-  std::unique_ptr<WeightSource> source;  // on rank 0
+  WeightSourcePtr source;  // on rank 0
   const TensorEntries entries = share_entries(source, path, options.part, peers);
   const std::string place = options.part.empty() ? path : cat(path, ":", options.part);
   // Only rank 0 has the files, so it alone can try .make.
@@ -414,7 +414,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
 
 WeightShapes weight_shapes(const std::string& path, const WeightNames& names, const Peers& peers) {
   check_weight_names(names);
-  std::unique_ptr<WeightSource> source;
+  WeightSourcePtr source;
   const TensorEntries entries = share_entries(source, path, /*part=*/"", peers);
   WeightShapes shapes;
   for (const auto& [name, weight] : find_weights(entries, {.names = names}, path))

@@ -94,12 +94,14 @@ struct PickledTensor {
   std::string next = {};
 };
 
+using PickledTensors = std::map<std::string, PickledTensor>;
+
 // Reads the values of a pickle; what has another form than it should is refused.
 class TensorsOfPickle {
  public:
   explicit TensorsOfPickle(const std::string& path) : path_(path) {}
 
-  std::map<std::string, PickledTensor> find(const PickledValue& root) {
+  PickledTensors find(const PickledValue& root) {
     add(root, "", 0);
     return std::move(tensors_);
   }
@@ -211,7 +213,7 @@ class TensorsOfPickle {
   }
 
   const std::string& path_;
-  std::map<std::string, PickledTensor> tensors_;
+  PickledTensors tensors_;
   size_t values_ = 0;  // that were looked at
 };
 
@@ -251,9 +253,7 @@ std::optional<uint64_t> needed_elements(const PickledTensor& tensor) {
 
 class TorchFile : public WeightSource {
  public:
-  TorchFile(const std::string& path,
-            std::map<std::string, PickledTensor> tensors,
-            ReadStorage storage)
+  TorchFile(const std::string& path, PickledTensors tensors, ReadStorage storage)
       : path_(path), pickled_(std::move(tensors)), storage_(std::move(storage)) {
     if (pickled_.empty())
       refuse_torch_file(
@@ -308,7 +308,7 @@ class TorchFile : public WeightSource {
   }
 
   std::string path_;
-  std::map<std::string, PickledTensor> pickled_;
+  PickledTensors pickled_;
   ReadStorage storage_;
   TensorEntries entries_;
   mutable std::optional<std::string> last_key_;
@@ -350,7 +350,7 @@ StorageBytes read_record(Archive& archive,
   });
 }
 
-std::unique_ptr<WeightSource> open_archive(const std::string& path) {
+WeightSourcePtr open_archive(const std::string& path) {
   const auto archive = with_archive(path, [&] { return std::make_shared<Archive>(path); });
   const StorageBytes data =
       read_record(*archive, "data.pkl", path, "the names and shapes of its tensors");
@@ -392,7 +392,7 @@ std::map<std::string, StorageBytes> old_storages(const std::shared_ptr<std::stri
   return storages;
 }
 
-std::unique_ptr<WeightSource> open_old_file(const std::string& path) {
+WeightSourcePtr open_old_file(const std::string& path) {
   const auto file = std::make_shared<std::string>(read_plain_file(path));
   size_t at = 0;
   const auto next = [&] {
@@ -432,7 +432,7 @@ bool is_torch_file(const std::string& path) {
   return begin.starts_with(kZip) || begin == kOldTorch;
 }
 
-std::unique_ptr<WeightSource> open_torch_file(const std::string& path) {
+WeightSourcePtr open_torch_file(const std::string& path) {
   const std::string begin = first_bytes(path);
   if (begin.empty())
     refuse_torch_file(path,

@@ -17,6 +17,6 @@ bool is_torch_file(const std::string& path);
 // names: "model.conv1.weight". Everything else in the file is left alone. Throws: io;
 // invalid_argument if the file is damaged, of another byte order, or has no tensor by name, as
 // those of C++'s torch::save and of whole pickled modules.
-std::unique_ptr<WeightSource> open_torch_file(const std::string& path);
+WeightSourcePtr open_torch_file(const std::string& path);
 
 }  // namespace muster

@@ -58,7 +58,7 @@ std::string torch_file_of(const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& part) {
+WeightSourcePtr open_weights(const std::string& path, const std::string& part) {
   if (!part.empty())
     return std::make_unique<SafetensorsWeights>(path, part_set(view_checkpoint(path), part).open());
   if (const std::string file = torch_file_of(path); !file.empty())

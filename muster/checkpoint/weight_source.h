@@ -24,9 +24,11 @@ class WeightSource {
   virtual Tensor read(const std::string& name) const = 0;
 };
 
+using WeightSourcePtr = std::unique_ptr<WeightSource>;
+
 // Opens what a person or a hub calls a model: files as weight_files() finds them, or what
 // torch.save has written (torch_file.h). `part`: the tensors of this part of a checkpoint in place
 // of the model's (files/view.h); empty: the model's. Throws: as these do.
-std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& part);
+WeightSourcePtr open_weights(const std::string& path, const std::string& part);
 
 }  // namespace muster

@@ -50,10 +50,7 @@ Tensor from_middle(int64_t count, const Tensor& like) {
 }
 
 // One of the six numbers of all matrices, in units of half the image's extent.
-Tensor entry_of(const Tensor& like,
-                const std::vector<Matrix>& matrices,
-                size_t which,
-                double half) {
+Tensor entry_of(const Tensor& like, const Matrices& matrices, size_t which, double half) {
   Numbers entries;
   const float unit = as_float(half);
   for (const Matrix& matrix : matrices) {
@@ -64,7 +61,7 @@ Tensor entry_of(const Tensor& like,
 }
 
 // Says where the image is read. Shapes: [N, height, width, 2].
-Tensor grid_of(const Tensor& images, const std::vector<Matrix>& matrices) {
+Tensor grid_of(const Tensor& images, const Matrices& matrices) {
   const int64_t height = images.size(2);
   const int64_t width = images.size(3);
   const auto x = from_middle(width, images);
@@ -134,9 +131,7 @@ Matrix inverse_of(const AffineMap& map) {
   return matrix;
 }
 
-Tensor affine(const Tensor& images,
-              const std::vector<Matrix>& matrices,
-              const AffineOptions& options) {
+Tensor affine(const Tensor& images, const Matrices& matrices, const AffineOptions& options) {
   if (images.numel() == 0)
     return images;
   auto values = images.to(at::kFloat);
@@ -154,7 +149,7 @@ Tensor affine(const Tensor& images,
 Tensor rotate(const Tensor& images, const Numbers& angles, const AffineOptions& options) {
   constexpr int64_t kOther = 4;
   Kinds kinds;
-  std::vector<Matrix> matrices;
+  Matrices matrices;
   for (const double angle : angles) {
     const double turn = angle - 360 * std::floor(angle / 360);
     const auto quarters = options.center ? std::nullopt : quarters_of(turn, images);
@@ -197,7 +192,7 @@ Tensor rotate_all(const Tensor& images, const Numbers& angles, const AffineOptio
 }
 
 Tensor affine_all(const Tensor& images,
-                  const std::vector<kernel::Matrix>& matrices,
+                  const kernel::Matrices& matrices,
                   const AffineOptions& options) {
   return in_parts(images, [&](const Tensor& part, const auto& which) {
     return kernel::affine(part, chosen(matrices, which), options);

@@ -60,7 +60,7 @@ kernel::AffineMap sheared(const Tensor& images, double x, double y) {
 // Moves each image by the map of its size.
 template <kernel::AffineMap (*map_of)(const Tensor& images, double size)>
 Tensor moved(const Tensor& images, const Numbers& sizes, const AffineOptions& options) {
-  std::vector<kernel::Matrix> matrices =
+  kernel::Matrices matrices =
       mapped(sizes, [&](double size) { return kernel::inverse_of(map_of(images, size)); });
   return kernel::affine(images, matrices, options);
 }

@@ -12,11 +12,13 @@
 
 namespace muster {
 
+using EpochBatchesPtr = std::shared_ptr<const EpochBatches>;
+
 class EpochLine {
  public:
   // A batch of an epoch; without an epoch there is no batch.
   struct Place {
-    std::shared_ptr<const EpochBatches> epoch = {};
+    EpochBatchesPtr epoch = {};
     int64_t batch = 0;
   };
 
@@ -29,7 +31,7 @@ class EpochLine {
             int64_t accumulate,
             std::function<void()> before_next = {});
 
-  std::shared_ptr<const EpochBatches> first() const { return parts_.front().epoch; }
+  EpochBatchesPtr first() const { return parts_.front().epoch; }
   // The place of the `number`-th batch, from 0, which must not be forgotten. Called by several
   // threads.
   Place at(int64_t number);
@@ -38,7 +40,7 @@ class EpochLine {
 
  private:
   struct Part {
-    std::shared_ptr<const EpochBatches> epoch;
+    EpochBatchesPtr epoch;
     int64_t begin = 0;  // the number of its first batch
     int64_t end = 0;    // the number after its last batch, or after the last step
   };

@@ -40,6 +40,8 @@ Tensor gaussian_blur(const Tensor& images,
 // From a place in the result, measured from the middle, to one in the image: rows (a, b, c) and
 // (d, e, f) say x = a x' + b y' + c, y = d x' + e y' + f.
 using Matrix = std::array<double, 6>;
+using Matrices = std::vector<Matrix>;
+
 struct AffineMap {
   double angle = 0;  // in degrees, clockwise
   std::array<double, 2> translate = {0, 0};
@@ -48,9 +50,7 @@ struct AffineMap {
   std::array<double, 2> center = {0, 0};  // from the middle
 };
 Matrix inverse_of(const AffineMap& map);
-Tensor affine(const Tensor& images,
-              const std::vector<Matrix>& matrices,
-              const AffineOptions& options);
+Tensor affine(const Tensor& images, const Matrices& matrices, const AffineOptions& options);
 // Counterclockwise, in degrees, about the middle; multiples of 90 exactly.
 Tensor rotate(const Tensor& images, const Numbers& angles, const AffineOptions& options);
 

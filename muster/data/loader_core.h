@@ -209,7 +209,7 @@ class LoaderCore {
 // saved then loses no sample.
 class LoopOverEpoch : NoCopy {
  public:
-  LoopOverEpoch(LoaderCore& core, std::shared_ptr<const EpochBatches> epoch)
+  LoopOverEpoch(LoaderCore& core, EpochBatchesPtr epoch)
       : core_(core), epoch_(std::move(epoch)), start_(core.enter_epoch(*epoch_)) {}
   ~LoopOverEpoch() {
     if (std::uncaught_exceptions() == exceptions_)
@@ -218,7 +218,7 @@ class LoopOverEpoch : NoCopy {
 
  private:
   LoaderCore& core_;
-  std::shared_ptr<const EpochBatches> epoch_;
+  EpochBatchesPtr epoch_;
   const LoopStart start_;
   const int exceptions_ = std::uncaught_exceptions();
 };

@@ -30,6 +30,8 @@ struct Source {            // one data set
   int64_t slots = 0;       // of an epoch
 };
 
+using Sources = std::vector<Source>;
+
 constexpr Refusal refuse_mixture{"mixture", "pass one weight a data set"};
 
 void check_mixture(const Int64s& sizes, const Doubles& weights, int64_t samples) {
@@ -69,8 +71,8 @@ Int64s slots_of(const Doubles& weights, int64_t samples) {
   return slots;
 }
 
-std::vector<Source> sources_of(const Int64s& sizes, const Int64s& slots) {
-  std::vector<Source> sources;
+Sources sources_of(const Int64s& sizes, const Int64s& slots) {
+  Sources sources;
   Source next;
   for (const size_t i : indices_of(sizes)) {
     next.size = sizes[i];
@@ -85,10 +87,7 @@ std::vector<Source> sources_of(const Int64s& sizes, const Int64s& slots) {
 // The order of one epoch: the sample at each position.
 class MixedEpoch {
  public:
-  MixedEpoch(std::shared_ptr<const std::vector<Source>> sources,
-             int64_t samples,
-             int64_t seed,
-             int64_t epoch)
+  MixedEpoch(std::shared_ptr<const Sources> sources, int64_t samples, int64_t seed, int64_t epoch)
       : sources_(std::move(sources)),
         places_(samples, mixed(seed, epoch)),
         seed_(seed),
@@ -106,7 +105,7 @@ class MixedEpoch {
   }
 
  private:
-  std::shared_ptr<const std::vector<Source>> sources_;
+  std::shared_ptr<const Sources> sources_;
   Permutation places_;
   int64_t seed_;
   int64_t epoch_;
@@ -119,7 +118,7 @@ SampleOrder mixture(const Int64s& sizes, const Doubles& weights, int64_t samples
   const int64_t all = sum_of(sizes);
   const int64_t of_epoch = samples == 0 ? all : samples;
   const auto sources =
-      std::make_shared<const std::vector<Source>>(sources_of(sizes, slots_of(weights, of_epoch)));
+      std::make_shared<const Sources>(sources_of(sizes, slots_of(weights, of_epoch)));
   return {
       .name = cat("mixture(", fingerprint(sizes), ", ", fingerprint(weights), ", ", of_epoch, ")"),
       .dataset_size = all,

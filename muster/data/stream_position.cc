@@ -112,7 +112,7 @@ void check_seed(const StreamPosition& position, const StreamLoaderOptions& optio
 }
 
 // Refuses all but the positions of ranks 0, 1, … that saved together.
-void check_one_group(const std::vector<StreamPosition>& saved) {
+void check_one_group(const StreamPositions& saved) {
   const auto refuse = [](const std::string& got) {
     throw invalid_argument("stream loader: expected the positions of all ranks of one group, got ",
                            got,
@@ -138,7 +138,7 @@ void check_one_group(const std::vector<StreamPosition>& saved) {
 
 // Returns the last epoch that a rank has begun. The bound keeps a damaged position from asking for
 // millions of whole parts.
-int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
+int64_t last_epoch_of(const StreamPositions& saved) {
   const auto [first, last] = std::ranges::minmax_element(saved, {}, &StreamPosition::epoch);
   if (last->epoch - first->epoch <= kMostEpochsApart)
     return last->epoch;
@@ -157,7 +157,7 @@ int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
 
 // Ranks may be in different epochs. A rank that is behind has its whole parts left of the epochs
 // that others have begun.
-StreamRemainders all_that_is_left(const std::vector<StreamPosition>& saved) {
+StreamRemainders all_that_is_left(const StreamPositions& saved) {
   StreamRemainders all;
   const auto add = [&](const std::vector<StreamRemainders>& left) {
     append_all(all, concatenated(left, std::identity()));
@@ -307,8 +307,7 @@ void check_stream_position(const StreamPosition& position, const StreamLoaderOpt
   check("number of workers", std::ssize(position.left), workers_of(options));
 }
 
-StreamPosition divided_position(const std::vector<StreamPosition>& saved,
-                                const StreamLoaderOptions& options) {
+StreamPosition divided_position(const StreamPositions& saved, const StreamLoaderOptions& options) {
   check_one_group(saved);
   check_seed(saved[0], options);
   const int64_t workers = workers_of(options);

@@ -65,6 +65,8 @@ struct StreamPosition {
   static StreamPosition from_values(const Int64s& values);
 };
 
+using StreamPositions = std::vector<StreamPosition>;
+
 // The options of a DataLoader as those of a stream, with the seed 0 and on one rank.
 StreamLoaderOptions stream_options(const DataLoaderOptions& options);
 
@@ -86,7 +88,6 @@ void check_stream_position(const StreamPosition& position, const StreamLoaderOpt
 // workers: each example is read once. The next epoch has the new parts. Throws: failed_precondition
 // for another seed; invalid_argument for positions that are not those of ranks 0, 1, … of one
 // group.
-StreamPosition divided_position(const std::vector<StreamPosition>& saved,
-                                const StreamLoaderOptions& options);
+StreamPosition divided_position(const StreamPositions& saved, const StreamLoaderOptions& options);
 
 }  // namespace muster

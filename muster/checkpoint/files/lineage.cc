@@ -40,12 +40,12 @@ std::vector<Saved> all_saved(const std::string& directory) {
 
 // The newest checkpoint knows its ancestors, so it says which of the others its training has
 // abandoned.
-std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOwn& is_own) {
+SavedFolders list_by_saving(const std::string& directory, const IsOwn& is_own) {
   std::vector<Saved> all = all_saved(directory);
   std::ranges::reverse(all);
   const auto newest = std::ranges::find_if(
       all, [&](const Saved& one) { return one.manifest && (!is_own || is_own(*one.manifest)); });
-  std::vector<SavedFolder> folders;
+  SavedFolders folders;
   for (Saved& one : all) {
     one.folder.is_abandoned = newest != all.end() && is_in(newest->manifest->abandoned, one.serial);
     folders.push_back(one.folder);
@@ -54,10 +54,10 @@ std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOw
   return folders;
 }
 
-std::vector<SavedFolder> list_by_saving(const std::string& directory,
-                                        const std::string& only,
-                                        const IsOwn& is_own) {
-  std::vector<SavedFolder> folders = list_by_saving(directory, is_own);
+SavedFolders list_by_saving(const std::string& directory,
+                            const std::string& only,
+                            const IsOwn& is_own) {
+  SavedFolders folders = list_by_saving(directory, is_own);
   if (only.empty())
     return folders;
   Strings names;

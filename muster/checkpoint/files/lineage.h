@@ -20,17 +20,19 @@ struct SavedFolder {
   bool is_abandoned = false;  // of an abandoned branch
 };
 
+using SavedFolders = std::vector<SavedFolder>;
+
 using IsOwn = std::function<bool(const Manifest&)>;
 
 // The current branch comes first, then abandoned ones; in each, the newest comes first. The newest
 // checkpoint accepted by `is_own` (if given) says which are abandoned. A checkpoint with an
 // unreadable manifest is placed by its step. Throws: io if the folder cannot be read.
-std::vector<SavedFolder> list_by_saving(const std::string& directory, const IsOwn& is_own = {});
+SavedFolders list_by_saving(const std::string& directory, const IsOwn& is_own = {});
 
 // Lists only `only` if that is not empty. Throws: invalid_argument if it does not exist.
-std::vector<SavedFolder> list_by_saving(const std::string& directory,
-                                        const std::string& only,
-                                        const IsOwn& is_own = {});
+SavedFolders list_by_saving(const std::string& directory,
+                            const std::string& only,
+                            const IsOwn& is_own = {});
 
 // Whether `accept` (if given) takes the checkpoint. One whose manifest cannot be read is not taken,
 // with a warning: whose it is cannot be told.

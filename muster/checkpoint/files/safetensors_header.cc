@@ -212,9 +212,8 @@ std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes)
 }  // namespace
 
 // One without bytes comes before the one that begins where it does.
-std::vector<std::pair<std::string, TensorEntry>> tensors_by_place(const SafetensorsHeader& header) {
-  std::vector<std::pair<std::string, TensorEntry>> tensors(header.tensors.begin(),
-                                                           header.tensors.end());
+PlacedTensors tensors_by_place(const SafetensorsHeader& header) {
+  PlacedTensors tensors(header.tensors.begin(), header.tensors.end());
   std::ranges::stable_sort(
       tensors, {}, [](const auto& item) { return std::pair(item.second.begin, item.second.end); });
   return tensors;

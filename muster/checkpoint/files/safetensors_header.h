@@ -41,8 +41,10 @@ struct SafetensorsHeader {
 // aligned to its element size. Returns the bytes of all.
 uint64_t lay_out(SafetensorsHeader& header);
 
+using PlacedTensors = std::vector<std::pair<std::string, TensorEntry>>;
+
 // In the order of their data.
-std::vector<std::pair<std::string, TensorEntry>> tensors_by_place(const SafetensorsHeader& header);
+PlacedTensors tensors_by_place(const SafetensorsHeader& header);
 
 // The bytes of an element of the dtype that the format calls so ("F32", "BF16", ...); 0: it has
 // none such. Several elements of F4 and F6 share a byte: for them it is 1.

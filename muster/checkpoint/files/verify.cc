@@ -33,16 +33,22 @@ void verify_file(const std::string& folder, const WrittenFile& file, const OnByt
     SafetensorsFile(path).header();
 }
 
+// A file of the folder, and what `work` finds wrong with it.
+VerifiedFile verified(const std::string& folder,
+                      const std::string& name,
+                      const std::function<void()>& work) {
+  return {.checkpoint = folder,
+          .file = name,
+          .bytes = size_or_none(cat(folder, "/", name)),
+          .problem = problem_of(work)};
+}
+
 // Verifies a checkpoint: its manifest, and each file that the manifest names.
-std::vector<VerifiedFile> verify_manifest(const std::string& path, const OnBytesRead& on_bytes) {
-  std::vector<VerifiedFile> rows;
+VerifiedFiles verify_manifest(const std::string& path, const OnBytesRead& on_bytes) {
   Manifest manifest;
-  const std::string problem = problem_of([&] { manifest = read_manifest_alone(path); });
-  rows.push_back({.checkpoint = path,
-                  .file = kManifestFile,
-                  .bytes = size_or_none(cat(path, "/", kManifestFile)),
-                  .has_checksum = true,
-                  .problem = problem});
+  VerifiedFiles rows = {
+      verified(path, kManifestFile, [&] { manifest = read_manifest_alone(path); })};
+  rows[0].has_checksum = true;
   for (const auto& file : manifest.files) {
     rows.push_back({.checkpoint = path,
                     .file = file.name,
@@ -73,24 +79,16 @@ void verify_head(const std::string& path, const StringSet& promised) {
 VerifiedFile verified_by_head(const std::string& folder,
                               const std::string& name,
                               const StringSet& promised) {
-  const std::string path = cat(folder, "/", name);
-  return {.checkpoint = folder,
-          .file = name,
-          .bytes = size_or_none(path),
-          .problem = problem_of([&] { verify_head(path, promised); })};
+  return verified(folder, name, [&] { verify_head(cat(folder, "/", name), promised); });
 }
 
 // Verifies a hub's folder: its index, and each file that the index names.
-std::vector<VerifiedFile> verify_index(const std::string& folder) {
+VerifiedFiles verify_index(const std::string& folder) {
   std::map<std::string, StringSet> promised;  // by file
-  const std::string problem = problem_of([&] {
+  VerifiedFiles rows = {verified(folder, kWeightIndexFile, [&] {
     for (const auto& [tensor, file] : read_weight_index(folder))
       promised[file].insert(tensor);
-  });
-  std::vector<VerifiedFile> rows = {{.checkpoint = folder,
-                                     .file = kWeightIndexFile,
-                                     .bytes = size_or_none(cat(folder, "/", kWeightIndexFile)),
-                                     .problem = problem}};
+  })};
   for (const auto& [file, tensors] : promised)
     rows.push_back(verified_by_head(folder, file, tensors));
   return rows;
@@ -106,7 +104,7 @@ bool is_from_elsewhere(const std::string& folder) {
 }  // namespace
 
 // A path may be a file alone, a checkpoint, or a folder of a hub.
-std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes) {
+VerifiedFiles verify_files(const std::string& path, const OnBytesRead& on_bytes) {
   if (!is_folder(path)) {
     return {{.checkpoint = path, .bytes = size_or_none(path), .problem = problem_of([&] {
                                                                 verify_head(path, {});

@@ -19,12 +19,14 @@ struct VerifiedFile {
   std::string problem = {};  // empty: whole
 };
 
+using VerifiedFiles = std::vector<VerifiedFile>;
+
 // Told before each piece of the work: what is read, and how many bytes more of it have been.
 using OnBytesRead = std::function<void(const std::string& path, size_t bytes)>;
 
 // Compares every file at `path` with its checksum, and reads the heads of safetensors files. A file
 // alone, and a folder of a hub, have no checksums: heads are compared with sizes, and tensors with
 // the index.
-std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes = {});
+VerifiedFiles verify_files(const std::string& path, const OnBytesRead& on_bytes = {});
 
 }  // namespace muster

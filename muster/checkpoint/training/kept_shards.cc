@@ -30,9 +30,11 @@ struct ToldShard {
   int rank = 0;
 };
 
+using ToldShards = std::vector<ToldShard>;
+
 // Reads what KeptShards::told() of each rank has said.
-std::vector<ToldShard> shards_told(const Strings& by_rank) {
-  std::vector<ToldShard> shards;
+ToldShards shards_told(const Strings& by_rank) {
+  ToldShards shards;
   for (const int holder : int_indices_of(by_rank))
     for (const auto& shard : nlohmann::json::parse(by_rank[holder]))
       shards.push_back({holder, shard[0], shard[1], shard[2]});
@@ -40,14 +42,14 @@ std::vector<ToldShard> shards_told(const Strings& by_rank) {
 }
 
 // Returns 0 if there are no shards.
-int ranks_of_newest(const std::vector<ToldShard>& shards) {
+int ranks_of_newest(const ToldShards& shards) {
   const auto newest = std::ranges::max_element(shards, {}, &ToldShard::version);
   return newest == shards.end() ? 0 : newest->world_size;
 }
 
 // Returns who gives each rank its shard of a version: the rank itself, if it has it. Empty if
 // nobody has some rank's shard.
-Ints givers_of(const std::vector<ToldShard>& shards, int64_t version, int size) {
+Ints givers_of(const ToldShards& shards, int64_t version, int size) {
   constexpr int kNobody = -1;
   Ints givers(size, kNobody);
   for (const ToldShard& shard : shards) {
@@ -69,7 +71,7 @@ struct WholeVersion {
 };
 
 // Returns the newest version of which every rank's shard is somewhere, if there is one.
-std::optional<WholeVersion> newest_whole(const std::vector<ToldShard>& shards, int size) {
+std::optional<WholeVersion> newest_whole(const ToldShards& shards, int size) {
   auto versions = mapped_to<std::set<int64_t, std::greater<>>>(shards, &ToldShard::version);
   for (const int64_t version : versions) {
     const Ints givers = givers_of(shards, version, size);

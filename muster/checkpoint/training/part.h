@@ -104,7 +104,7 @@ concept HasStepsOfBatches = requires(const Part& part) {
 
 // A StreamLoader: every rank has its own position.
 template <class Part>
-concept HasStreamPosition = requires(Part& part, const std::vector<StreamPosition>& of_ranks) {
+concept HasStreamPosition = requires(Part& part, const StreamPositions& of_ranks) {
   { part.position() } -> std::convertible_to<StreamPosition>;
   part.restore(of_ranks);
 };

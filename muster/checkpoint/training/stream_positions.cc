@@ -50,7 +50,7 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
 }
 
 // The counts are from a file, so they are compared with what is left.
-std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const SavedState& state) {
+StreamPositions positions_of_ranks(const std::string& owner, const SavedState& state) {
   const Tensor all = state.tensor(owner, kPositions).contiguous();
   // The tensor may be of a damaged file, or of another part of that name.
   const auto refuse = [&](const std::string& got) {
@@ -62,7 +62,7 @@ std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const S
   };
   if (all.dim() != 1 || all.scalar_type() != at::kLong)
     refuse(tensor_text(all));
-  std::vector<StreamPosition> positions;
+  StreamPositions positions;
   const int64_t* at = all.const_data_ptr<int64_t>();
   for (const int64_t* const end = at + all.numel(); at != end;) {
     const int64_t count = *at++;

@@ -17,7 +17,7 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine);
 
 // Those of all ranks that saved. `owner` is the part's name, for messages. Throws: invalid_argument
 // if the state holds something else.
-std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const SavedState& state);
+StreamPositions positions_of_ranks(const std::string& owner, const SavedState& state);
 
 // For all ranks, as in a manifest: the epoch of the rank that is furthest behind, and the examples
 // of their epochs.

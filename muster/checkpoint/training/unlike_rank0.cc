@@ -21,6 +21,8 @@ namespace muster {
 
 namespace {
 
+using Hashes = std::set<uint64_t>;
+
 // The hash is good enough against chance, and nobody here wants to deceive. It has four lanes,
 // since one multiplication waits for another.
 uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
@@ -58,17 +60,17 @@ uint64_t hash_of(const std::string& name, const Tensor& tensor) {
 }
 
 // Reads the hashes that a rank has told.
-std::set<uint64_t> hashes_in(const std::string& bytes) {
+Hashes hashes_in(const std::string& bytes) {
   const auto hashes = values_in<uint64_t>(bytes);
   return {hashes.begin(), hashes.end()};
 }
 
 // Returns those hashes of rank 0's that some other rank has not.
-std::set<uint64_t> unlike(const Strings& by_rank) {
-  std::set<uint64_t> found;
-  const std::set<uint64_t> first = hashes_in(by_rank[0]);
+Hashes unlike(const Strings& by_rank) {
+  Hashes found;
+  const Hashes first = hashes_in(by_rank[0]);
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
-    const std::set<uint64_t> other = hashes_in(by_rank[rank]);
+    const Hashes other = hashes_in(by_rank[rank]);
     std::ranges::set_difference(first, other, std::inserter(found, found.end()));
   }
   return found;
@@ -103,7 +105,7 @@ NamedTensors tensors_unlike_rank0(ProcessGroup& group, const NamedTensors& mine)
   for (const auto& [name, tensor] : mine)
     hashes.push_back(hash_of(name, tensor));
   const auto by_rank = group.all_gather_bytes(text_of_values(hashes), "kept tensors");
-  const std::set<uint64_t> wanted = unlike(by_rank);
+  const Hashes wanted = unlike(by_rank);
   if (wanted.empty())
     return {};
   NamedTensors given;

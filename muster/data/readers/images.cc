@@ -26,29 +26,21 @@ namespace fs = std::filesystem;
 constexpr size_t kMostImageBytes = size_t{1} << 30;
 
 // The ending selects files; their content is checked when they are decoded.
-bool is_picture(const fs::path& path) {
-  const std::string ending = lower_case(path.extension().string());
-  constexpr std::array kRead = {".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
-  return contains(kRead, ending);
-}
+constexpr std::array kReadEndings = {".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
 
-// Pictures that no decoder here reads.
-bool is_of_other_kind(const fs::path& path) {
-  const std::string ending = lower_case(path.extension().string());
-  constexpr std::array kOthers = {".ppm",
-                                  ".bmp",
-                                  ".pgm",
-                                  ".tif",
-                                  ".tiff",
-                                  ".webp",
-                                  ".gif",
-                                  ".heic",
-                                  ".heif",
-                                  ".avif",
-                                  ".jxl",
-                                  ".jp2"};
-  return contains(kOthers, ending);
-}
+// Of pictures that no decoder here reads.
+constexpr std::array kOtherEndings = {".ppm",
+                                      ".bmp",
+                                      ".pgm",
+                                      ".tif",
+                                      ".tiff",
+                                      ".webp",
+                                      ".gif",
+                                      ".heic",
+                                      ".heif",
+                                      ".avif",
+                                      ".jxl",
+                                      ".jp2"};
 
 // Folder and name of each picture, sorted by folder first, which is torchvision's order.
 std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& folder,
@@ -56,9 +48,10 @@ std::vector<std::pair<std::string, std::string>> pictures_below(const fs::path& 
   std::vector<std::pair<std::string, std::string>> found;
   for (const auto& entry :
        fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink)) {
-    if (is_picture(entry.path()) && entry.is_regular_file())
+    const std::string ending = lower_case(entry.path().extension().string());
+    if (contains(kReadEndings, ending) && entry.is_regular_file())
       found.emplace_back(entry.path().parent_path().string(), file_name(entry.path()));
-    else if (is_of_other_kind(entry.path()))
+    else if (contains(kOtherEndings, ending))
       others->push_back(entry.path().string());
   }
   std::ranges::sort(found);
