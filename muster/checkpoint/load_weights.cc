@@ -43,17 +43,6 @@ SafetensorsHead head_of(const WeightSource& source) {
   return {format_safetensors_header(header), data_bytes};
 }
 
-// Throws: invalid_argument if .make has asked for a tensor that is not there.
-const TensorEntry& asked_for(const WeightSource& source,
-                             const std::string& name,
-                             const std::string& path) {
-  const auto found = source.tensors().find(name);
-  if (found == source.tensors().end())
-    refuse_weights(
-        path, cat("'", name, "', for which .make asks,"), "none of that name", "correct .make");
-  return found->second;
-}
-
 // The tensors that .make makes, and those of the file that it makes them of. Rank 0 finds it and
 // tells the others.
 struct MadeWeights {
@@ -66,33 +55,6 @@ struct MadeWeights {
     return {.made = json[0], .used = json[1]};
   }
 };
-
-// Calls .make with zeros, so that nothing is read and nothing changes.
-MadeWeights try_to_make(const NamedTensorList& tensors,
-                        const WeightSource& source,
-                        const LoadWeightsOptions& options,
-                        const std::string& path) {
-  MadeWeights result;
-  if (!options.make)
-    return result;
-  const WeightReader zeros = [&](const std::string& name) {
-    const TensorEntry& kind = asked_for(source, name, path);
-    result.used.insert(name);
-    return at::zeros(kind.shape, scalar_type_of(kind));
-  };
-  for (const auto& [name, tensor] : tensors) {
-    const Tensor made = options.make(name, zeros);
-    if (!made.defined())
-      continue;
-    if (made.sizes() != tensor.sizes())
-      refuse_weights(path,
-                     cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
-                     cat("[", sizes_text(made), "] of .make"),
-                     "correct .make");
-    result.made.insert(name);
-  }
-  return result;
-}
 
 // Whether a tensor of this name is the scale of another one in its layer, the `leaf`. Quantizers
 // name it after that (weight_scale_inv, weight.scale, scale_weight), or scale, scales or SCB. A
@@ -118,33 +80,6 @@ bool has_scale(const TensorEntries& entries, const std::string& name) {
   return false;
 }
 
-// Refuses complex numbers for a tensor of real ones, and whole numbers and scaled fp8 for one of
-// fractions: converted as they are, they would be other weights.
-void check_can_be_converted(const std::string& name,
-                            const Tensor& tensor,
-                            const FoundWeight& weight,
-                            const TensorEntries& entries,
-                            const std::string& path) {
-  if (at::isComplexType(tensor.scalar_type()))
-    return;
-  for (const std::string& part : weight.parts) {
-    const TensorEntry& kind = entries.at(part);
-    const at::ScalarType type = scalar_type_of(kind);
-    if (at::isComplexType(type))
-      refuse_weights(path,
-                     cat("real numbers for '", name, "'"),
-                     cat(to_string(kind), " '", part, "', of which only the real parts would stay"),
-                     "take the tensor's parts by .make");
-    const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
-    const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, part);
-    if (at::isFloatingType(tensor.scalar_type()) && (is_whole || is_scaled))
-      refuse_weights(path,
-                     cat("numbers of the model's type for '", name, "'"),
-                     cat(to_string(kind), " '", part, "', which is quantized"),
-                     "multiply it with its scale by .make, or fetch the model as bf16");
-  }
-}
-
 // PyTorch, too, loads a BatchNorm without its counter.
 bool may_be_missing(const std::string& name) {
   constexpr std::string_view kCounter = "num_batches_tracked";
@@ -161,129 +96,9 @@ bool is_loaded_by_another_name(const NamedTensorList& tensors,
   });
 }
 
-// A tensor is never reshaped to fit: that would be another weight.
-void check_shape(const std::string& name,
-                 const Tensor& tensor,
-                 const FoundWeight& weight,
-                 const std::string& path) {
-  if (!weight.missing.empty())
-    refuse_weights(path,
-                   cat("'", weight.missing[0], "', a part of the model's '", name, "',"),
-                   "none of that name",
-                   "correct .names");
-  if (weight.kind.shape == tensor.sizes())
-    return;
-  const bool is_renamed = weight.parts[0] != name;
-  refuse_weights(path,
-                 cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
-                 cat("[",
-                     join(weight.kind.shape, ", "),
-                     "]",
-                     is_renamed ? cat(" of '", join(weight.parts, "', '"), "'") : ""),
-                 "make the model that was saved, or leave the tensor out by .name");
-}
-
-// Refuses a load that is not what the caller asked for. `partial` allows names that do not meet.
-void check_names_meet(const LoadedWeights& result, const std::string& path, bool partial) {
-  const char* const next = "rename the tensors with .name or .names, or set .partial = true";
-  if (!partial && !result.missing.empty())
-    refuse_weights(path,
-                   "a tensor for each of the model's",
-                   cat("none for ",
-                       plural(result.missing.size(), "tensor"),
-                       ", '",
-                       result.missing[0],
-                       "' first"),
-                   next);
-  if (!partial && !result.unexpected.empty())
-    refuse_weights(
-        path,
-        "only tensors of the model",
-        cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
-        next);
-  if (result.loaded.empty())
-    refuse_weights(path,
-                   "tensors of the model",
-                   "none of their names",
-                   "rename the tensors with .name or .names");
-}
-
-// Refuses what the model needs and the file has only in a form that is not read. What it does not
-// need is passed over, as all that is no tensor.
-void require_readable(const WeightSource& source,
-                      const FoundWeights& found,
-                      const MadeWeights& made,
-                      const NamedTensorList& tensors,
-                      const LoadWeightsOptions& options,
-                      const std::string& path) {
-  StringSet needed;
-  for (const auto& [name, tensor] : tensors)
-    if (const auto weight = found.find(name);
-        weight == found.end() || !weight->second.missing.empty())
-      needed.insert(name);
-  for (const std::string& name : made.made)
-    needed.erase(name);
-  for (const auto& [name, kind] : entries_to_read(source, /*reads=*/false))
-    for (const auto& [in_model, weight] : find_weights({{name, kind}}, options, path))
-      if (needed.contains(in_model))
-        source.read(name);  // throws
-}
-
-// Finds for each tensor of the model the one of the file, and what is left on either side.
-LoadedWeights compare_with(const NamedTensorList& tensors,
-                           const FoundWeights& found,
-                           const MadeWeights& made,
-                           const TensorEntries& entries,
-                           const std::string& path,
-                           bool partial) {
-  LoadedWeights result;
-  FoundWeights left = found;
-  for (const auto& [name, tensor] : tensors) {
-    const auto weight = left.find(name);
-    if (made.made.contains(name)) {
-      result.loaded.push_back(name);
-      continue;
-    }
-    if (weight == left.end()) {
-      result.missing.push_back(name);
-      continue;
-    }
-    check_shape(name, tensor, weight->second, path);
-    check_can_be_converted(name, tensor, weight->second, entries, path);
-    result.loaded.push_back(name);
-    left.erase(weight);
-  }
-  const NamedTensors by_name(tensors.begin(), tensors.end());
-  std::erase_if(result.missing, [&](const std::string& name) {
-    return may_be_missing(name) ||
-           is_loaded_by_another_name(tensors, by_name.at(name), result.loaded);
-  });
-  for (const auto& [name, weight] : left)
-    for (const std::string& part : weight.parts)
-      if (!part.empty() && !made.used.contains(part))
-        result.unexpected.push_back(part);
-  check_names_meet(result, path, partial);
-  return result;
-}
-
 // The name is one of the model's, so it is found.
 const Tensor& named(const NamedTensorList& tensors, const std::string& name) {
   return std::ranges::find(tensors, name, &NamedTensorList::value_type::first)->second;
-}
-
-// Refuses two contents for a tensor that the model has under two names.
-void check_same_if_shared(const Tensors& filled,
-                          const std::string& name,
-                          const Tensor& tensor,
-                          const Tensor& values,
-                          const std::string& path) {
-  const bool is_filled = any_of(filled, [&](const Tensor& other) { return other.is_same(tensor); });
-  if (!is_filled || at::equal(tensor.cpu(), values))
-    return;
-  refuse_weights(path,
-                 "one content of the tensor that the model shares",
-                 cat("another as '", name, "' than under its other name"),
-                 "leave one out by .name");
 }
 
 // Where the file's numbers are not the model's. Of truth values each whole number is one, as 255 in
@@ -293,48 +108,6 @@ Tensor differing(const Tensor& given, const Tensor& values) {
     return values.to(given.scalar_type()).ne(given);
   const Tensor numbers = given.to(at::kDouble);
   return numbers.sub(numbers.trunc()).ne(0);  // an infinity becomes NaN
-}
-
-// Refuses numbers that the model's whole numbers or truth values are not: 0.5, NaN, 300 for a byte.
-void check_stays_whole(const std::string& name,
-                       const Tensor& saved,
-                       const Tensor& values,
-                       const std::string& path) {
-  const bool is_whole = at::isIntegralType(values.scalar_type(), /*includeBool=*/true);
-  if (!is_whole || saved.scalar_type() == values.scalar_type())
-    return;
-  const Tensor given = saved.cpu().expand_as(values);
-  const Tensor others = differing(given, values);
-  if (!others.any().item<bool>())
-    return;
-  refuse_weights(path,
-                 cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
-                 cat(given.masked_select(others)[0].item<double>(),
-                     ", which becomes ",
-                     values.masked_select(others)[0].item<double>(),
-                     " in it"),
-                 "convert them by .make, or give the model's tensor the file's type");
-}
-
-// Refuses numbers that the model's fractions have not. An infinity of the file stays one.
-void check_stays_finite(const std::string& name,
-                        const Tensor& saved,
-                        const Tensor& values,
-                        const std::string& path) {
-  if (!at::isFloatingType(values.scalar_type()) || saved.scalar_type() == values.scalar_type())
-    return;
-  const Tensor lost = values.to(at::kFloat).isfinite().logical_not();
-  if (!lost.any().item<bool>())
-    return;
-  const Tensor wide = saved.to(at::kDouble).cpu().expand_as(values);
-  const Tensor too_large = lost.logical_and(wide.isfinite());
-  if (!too_large.any().item<bool>())
-    return;
-  refuse_weights(
-      path,
-      cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
-      cat(wide.masked_select(too_large)[0].item<double>(), ", which becomes infinite in it"),
-      "load into a model of bf16 or fp32, and convert what remains small enough");
 }
 
 // Opens the files on rank 0, and gives every rank the kinds of their tensors.
@@ -360,6 +133,280 @@ NamedTensorList wanted_tensors(const torch::nn::Module& model,
   return tensors;
 }
 
+// One load: rank 0 has the files, and all ranks compare their tensors with the model's.
+class WeightLoad {
+ public:
+  WeightLoad(const torch::nn::Module& model,
+             const std::string& path,
+             const LoadWeightsOptions& options,
+             const Peers& peers)
+      : path_(options.part.empty() ? path : cat(path, ":", options.part)),
+        options_(options),
+        peers_(peers),
+        entries_(share_entries(source_, path, options.part, peers)),
+        tensors_(wanted_tensors(model, options.only)) {}
+
+  LoadedWeights load() {
+    // Only rank 0 has the files, so it alone can try .make.
+    std::string made;
+    peers_.on_rank0([&] { made = try_to_make().to_bytes(); });
+    peers_.share(made);
+    made_ = MadeWeights::from_bytes(made);
+    LoadedWeights result;
+    // All ranks compare: a model that differs on one rank is refused on all.
+    peers_.together([&] {
+      found_ = find_weights(entries_, options_, path_);
+      if (source_)
+        require_readable();
+      result = compare();
+    });
+    // One tensor at a time: no rank needs memory for all of them.
+    Tensors filled;
+    for (const std::string& name : result.loaded) {
+      const Tensor& tensor = named(tensors_, name);
+      const Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+      peers_.on_rank0([&] { read(name, tensor, filled, values); });
+      peers_.share(values);
+      tensor.copy_(values);
+      filled.push_back(tensor);
+    }
+    return result;
+  }
+
+ private:
+  // Reads a tensor of the model on rank 0.
+  void read(const std::string& name,
+            const Tensor& tensor,
+            const Tensors& filled,
+            const Tensor& values) const {
+    const WeightReader reader = [&](const std::string& in_file) {
+      asked_for(in_file);
+      return source_->read(in_file);
+    };
+    const Tensor saved = made_.made.contains(name) ? options_.make(name, reader)
+                                                   : read_found(found_.at(name), reader, path_);
+    values.copy_(saved);
+    check_stays_whole(name, saved, values);
+    check_stays_finite(name, saved, values);
+    check_same_if_shared(filled, name, tensor, values);
+  }
+
+  // Throws: invalid_argument if .make has asked for a tensor that is not there.
+  const TensorEntry& asked_for(const std::string& name) const {
+    const auto found = source_->tensors().find(name);
+    if (found == source_->tensors().end())
+      refuse_weights(
+          path_, cat("'", name, "', for which .make asks,"), "none of that name", "correct .make");
+    return found->second;
+  }
+
+  // Calls .make with zeros, so that nothing is read and nothing changes.
+  MadeWeights try_to_make() const {
+    MadeWeights result;
+    if (!options_.make)
+      return result;
+    const WeightReader zeros = [&](const std::string& name) {
+      const TensorEntry& kind = asked_for(name);
+      result.used.insert(name);
+      return at::zeros(kind.shape, scalar_type_of(kind));
+    };
+    for (const auto& [name, tensor] : tensors_) {
+      const Tensor made = options_.make(name, zeros);
+      if (!made.defined())
+        continue;
+      if (made.sizes() != tensor.sizes())
+        refuse_weights(path_,
+                       cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
+                       cat("[", sizes_text(made), "] of .make"),
+                       "correct .make");
+      result.made.insert(name);
+    }
+    return result;
+  }
+
+  // Refuses complex numbers for a tensor of real ones, and whole numbers and scaled fp8 for one of
+  // fractions: converted as they are, they would be other weights.
+  void check_can_be_converted(const std::string& name,
+                              const Tensor& tensor,
+                              const FoundWeight& weight) const {
+    if (at::isComplexType(tensor.scalar_type()))
+      return;
+    for (const std::string& part : weight.parts) {
+      const TensorEntry& kind = entries_.at(part);
+      const at::ScalarType type = scalar_type_of(kind);
+      if (at::isComplexType(type))
+        refuse_weights(
+            path_,
+            cat("real numbers for '", name, "'"),
+            cat(to_string(kind), " '", part, "', of which only the real parts would stay"),
+            "take the tensor's parts by .make");
+      const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
+      const bool is_scaled = at::isFloat8Type(type) && has_scale(entries_, part);
+      if (at::isFloatingType(tensor.scalar_type()) && (is_whole || is_scaled))
+        refuse_weights(path_,
+                       cat("numbers of the model's type for '", name, "'"),
+                       cat(to_string(kind), " '", part, "', which is quantized"),
+                       "multiply it with its scale by .make, or fetch the model as bf16");
+    }
+  }
+
+  // A tensor is never reshaped to fit: that would be another weight.
+  void check_shape(const std::string& name, const Tensor& tensor, const FoundWeight& weight) const {
+    if (!weight.missing.empty())
+      refuse_weights(path_,
+                     cat("'", weight.missing[0], "', a part of the model's '", name, "',"),
+                     "none of that name",
+                     "correct .names");
+    if (weight.kind.shape == tensor.sizes())
+      return;
+    const bool is_renamed = weight.parts[0] != name;
+    refuse_weights(path_,
+                   cat("'", name, "' of shape [", sizes_text(tensor), "], as in the model,"),
+                   cat("[",
+                       join(weight.kind.shape, ", "),
+                       "]",
+                       is_renamed ? cat(" of '", join(weight.parts, "', '"), "'") : ""),
+                   "make the model that was saved, or leave the tensor out by .name");
+  }
+
+  // Refuses a load that is not what the caller asked for. `partial` allows names that do not meet.
+  void check_names_meet(const LoadedWeights& result) const {
+    const char* const next = "rename the tensors with .name or .names, or set .partial = true";
+    if (!options_.partial && !result.missing.empty())
+      refuse_weights(path_,
+                     "a tensor for each of the model's",
+                     cat("none for ",
+                         plural(result.missing.size(), "tensor"),
+                         ", '",
+                         result.missing[0],
+                         "' first"),
+                     next);
+    if (!options_.partial && !result.unexpected.empty())
+      refuse_weights(
+          path_,
+          "only tensors of the model",
+          cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
+          next);
+    if (result.loaded.empty())
+      refuse_weights(path_,
+                     "tensors of the model",
+                     "none of their names",
+                     "rename the tensors with .name or .names");
+  }
+
+  // Refuses what the model needs and the file has only in a form that is not read. What it does not
+  // need is passed over, as all that is no tensor.
+  void require_readable() const {
+    StringSet needed;
+    for (const auto& [name, tensor] : tensors_)
+      if (const auto weight = found_.find(name);
+          weight == found_.end() || !weight->second.missing.empty())
+        needed.insert(name);
+    for (const std::string& name : made_.made)
+      needed.erase(name);
+    for (const auto& [name, kind] : entries_to_read(*source_, /*reads=*/false))
+      for (const auto& [in_model, weight] : find_weights({{name, kind}}, options_, path_))
+        if (needed.contains(in_model))
+          source_->read(name);  // throws
+  }
+
+  // Finds for each tensor of the model the one of the file, and what is left on either side.
+  LoadedWeights compare() const {
+    LoadedWeights result;
+    FoundWeights left = found_;
+    for (const auto& [name, tensor] : tensors_) {
+      const auto weight = left.find(name);
+      if (made_.made.contains(name)) {
+        result.loaded.push_back(name);
+        continue;
+      }
+      if (weight == left.end()) {
+        result.missing.push_back(name);
+        continue;
+      }
+      check_shape(name, tensor, weight->second);
+      check_can_be_converted(name, tensor, weight->second);
+      result.loaded.push_back(name);
+      left.erase(weight);
+    }
+    const NamedTensors by_name(tensors_.begin(), tensors_.end());
+    std::erase_if(result.missing, [&](const std::string& name) {
+      return may_be_missing(name) ||
+             is_loaded_by_another_name(tensors_, by_name.at(name), result.loaded);
+    });
+    for (const auto& [name, weight] : left)
+      for (const std::string& part : weight.parts)
+        if (!part.empty() && !made_.used.contains(part))
+          result.unexpected.push_back(part);
+    check_names_meet(result);
+    return result;
+  }
+
+  // Refuses two contents for a tensor that the model has under two names.
+  void check_same_if_shared(const Tensors& filled,
+                            const std::string& name,
+                            const Tensor& tensor,
+                            const Tensor& values) const {
+    const bool is_filled =
+        any_of(filled, [&](const Tensor& other) { return other.is_same(tensor); });
+    if (!is_filled || at::equal(tensor.cpu(), values))
+      return;
+    refuse_weights(path_,
+                   "one content of the tensor that the model shares",
+                   cat("another as '", name, "' than under its other name"),
+                   "leave one out by .name");
+  }
+
+  // Refuses numbers that the model's whole numbers or truth values are not: 0.5, NaN, 300 for a
+  // byte.
+  void check_stays_whole(const std::string& name, const Tensor& saved, const Tensor& values) const {
+    const bool is_whole = at::isIntegralType(values.scalar_type(), /*includeBool=*/true);
+    if (!is_whole || saved.scalar_type() == values.scalar_type())
+      return;
+    const Tensor given = saved.cpu().expand_as(values);
+    const Tensor others = differing(given, values);
+    if (!others.any().item<bool>())
+      return;
+    refuse_weights(
+        path_,
+        cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
+        cat(given.masked_select(others)[0].item<double>(),
+            ", which becomes ",
+            values.masked_select(others)[0].item<double>(),
+            " in it"),
+        "convert them by .make, or give the model's tensor the file's type");
+  }
+
+  // Refuses numbers that the model's fractions have not. An infinity of the file stays one.
+  void check_stays_finite(const std::string& name,
+                          const Tensor& saved,
+                          const Tensor& values) const {
+    if (!at::isFloatingType(values.scalar_type()) || saved.scalar_type() == values.scalar_type())
+      return;
+    const Tensor lost = values.to(at::kFloat).isfinite().logical_not();
+    if (!lost.any().item<bool>())
+      return;
+    const Tensor wide = saved.to(at::kDouble).cpu().expand_as(values);
+    const Tensor too_large = lost.logical_and(wide.isfinite());
+    if (!too_large.any().item<bool>())
+      return;
+    refuse_weights(
+        path_,
+        cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
+        cat(wide.masked_select(too_large)[0].item<double>(), ", which becomes infinite in it"),
+        "load into a model of bf16 or fp32, and convert what remains small enough");
+  }
+
+  const std::string path_;
+  const LoadWeightsOptions& options_;
+  const Peers& peers_;
+  WeightSourcePtr source_;  // on rank 0
+  const TensorEntries entries_;
+  const NamedTensorList tensors_;  // of the model
+  FoundWeights found_;
+  MadeWeights made_;
+};
+
 }  // namespace
 
 LoadedWeights load_weights(torch::nn::Module& model,
@@ -368,46 +415,7 @@ LoadedWeights load_weights(torch::nn::Module& model,
                            const Peers& peers) {
   const at::NoGradGuard no_grad;
   check_weight_names(options.names);
-  WeightSourcePtr source;  // on rank 0
-  const TensorEntries entries = share_entries(source, path, options.part, peers);
-  const std::string place = options.part.empty() ? path : cat(path, ":", options.part);
-  // Only rank 0 has the files, so it alone can try .make.
-  const auto tensors = wanted_tensors(model, options.only);
-  std::string made_bytes;
-  peers.on_rank0([&] { made_bytes = try_to_make(tensors, *source, options, place).to_bytes(); });
-  peers.share(made_bytes);
-  const MadeWeights made = MadeWeights::from_bytes(made_bytes);
-  FoundWeights found;
-  LoadedWeights result;
-  // All ranks compare: a model that differs on one rank is refused on all.
-  peers.together([&] {
-    found = find_weights(entries, options, place);
-    if (source)
-      require_readable(*source, found, made, tensors, options, place);
-    result = compare_with(tensors, found, made, entries, place, options.partial);
-  });
-  const WeightReader reader = [&](const std::string& name) {
-    asked_for(*source, name, place);
-    return source->read(name);
-  };
-  // One tensor at a time: no rank needs memory for all of them.
-  Tensors filled;
-  for (const std::string& name : result.loaded) {
-    const Tensor& tensor = named(tensors, name);
-    const Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-    peers.on_rank0([&] {
-      const bool is_made = made.made.contains(name);
-      const Tensor saved =
-          is_made ? options.make(name, reader) : read_found(found.at(name), reader, place);
-      values.copy_(saved);
-      check_stays_whole(name, saved, values, place);
-      check_stays_finite(name, saved, values, place);
-      check_same_if_shared(filled, name, tensor, values, place);
-    });
-    peers.share(values);
-    tensor.copy_(values);
-    filled.push_back(tensor);
-  }
+  LoadedWeights result = WeightLoad(model, path, options, peers).load();
   at::autocast::clear_cache();  // a guard around the call would go on with the weights of before
   return result;
 }

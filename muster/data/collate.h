@@ -68,14 +68,9 @@ concept CollatesItself = requires(std::vector<E> examples) { E::collate(std::mov
 
 namespace collation {
 
-template <class>
-inline constexpr bool kTuple = false;
-template <class... Ts>
-inline constexpr bool kTuple<std::tuple<Ts...>> = true;
-template <class A, class B>
-inline constexpr bool kTuple<std::pair<A, B>> = true;
-template <class T, size_t N>
-inline constexpr bool kTuple<std::array<T, N>> = true;
+template <class T>
+inline constexpr bool kTuple = requires { std::tuple_size<T>::value; };  // pairs and arrays, too
+
 template <class>
 inline constexpr bool kVector = false;
 template <class T>
@@ -96,7 +91,7 @@ constexpr bool is_of_tensors() {
     return true;
   } else if constexpr (kInLists && collation::kVector<B>) {
     return is_of_tensors<typename B::value_type>();
-  } else if constexpr (requires { std::tuple_size<B>::value; }) {
+  } else if constexpr (collation::kTuple<B>) {
     return all(std::type_identity<decltype(std::tuple_cat(std::declval<B>()))>{});
   } else if constexpr (PlainStruct<B>) {
     return all(std::type_identity<decltype(fields_of(std::declval<B&>()))>{});

@@ -60,31 +60,28 @@ concept HasDataPosition = requires(Part& part, const DataPosition& position) {
   part.restore(position);
 };
 
-// A loader that knows how many samples a step has.
-template <class Part>
-concept HasGlobalBatch = requires(const Part& part) {
-  { part.global_batch() } -> std::convertible_to<int64_t>;
-};
-
-// How many it is, asked for once: an epoch of some loaders is costly to cut.
+// How many samples a step of a loader has that knows it, asked for once: an epoch of some loaders
+// is costly to cut.
 template <class Part>
 class GlobalBatchOf {
  public:
   GlobalBatchOf(ProcessGroup& group, const Part& loader) : group_(group), loader_(loader) {}
 
   void add_to(SavedState* state) {
-    if constexpr (HasGlobalBatch<Part>)
+    if constexpr (kIsKnown)
       add_global_batch(now(), state);
   }
   // Rank 0 speaks for all.
   void tell_if_other(const std::string& owner, const SavedState& saved) {
-    if constexpr (HasGlobalBatch<Part>) {
+    if constexpr (kIsKnown) {
       if (group_.rank() == 0)
         tell_other_global_batch(owner, saved, now());
     }
   }
 
  private:
+  static constexpr bool kIsKnown = requires(const Part& part) { part.global_batch(); };
+
   GlobalBatch now() {
     if (now_.ranks == 0)
       now_ = {.samples = loader_.global_batch(), .ranks = group_.size()};
@@ -96,38 +93,12 @@ class GlobalBatchOf {
   GlobalBatch now_;
 };
 
-// A loader that knows whether more batches of a step are to come.
-template <class Part>
-concept HasStepsOfBatches = requires(const Part& part) {
-  { part.is_within_step() } -> std::convertible_to<bool>;
-};
-
 // A StreamLoader: every rank has its own position.
 template <class Part>
 concept HasStreamPosition = requires(Part& part, const StreamPositions& of_ranks) {
   { part.position() } -> std::convertible_to<StreamPosition>;
   part.restore(of_ranks);
 };
-
-// A part that knows, by the numbers that it has saved, whether it can be loaded: Precision of fp16
-// needs the scale. Asked before anything is loaded.
-template <class Part>
-concept NeedsNumbers = requires(const Part& part) {
-  { part.needed_numbers() } -> std::convertible_to<Strings>;
-};
-
-// Sets an optimizer's learning rates from initial ones: Schedule.
-template <class Part>
-concept HasInitialRates = requires(Part& part, const Doubles& rates) {
-  { part.initial_lrs() } -> std::convertible_to<Doubles>;
-  { part.optimizer() } -> std::convertible_to<torch::optim::Optimizer&>;
-  part.set_initial_lrs(rates);
-};
-
-// Wants to know how the training begins: Metrics, whose file may have lines of steps that come
-// again.
-template <class Part>
-concept HasBeginning = requires(Part& part) { part.begin(Beginning()); };
 
 // Several loaders that are read together: ZipLoaders.
 template <class Object>
@@ -214,17 +185,20 @@ class PartOf<Object> : public TrainingPart {
       return object_.pieces();
     return {};
   }
+  // Precision of fp16 needs the scale. It is asked before anything is loaded.
   Strings needed_numbers() const override {
-    if constexpr (NeedsNumbers<Object>)
+    if constexpr (requires { object_.needed_numbers(); })
       return object_.needed_numbers();
     return {};
   }
+  // The file of Metrics may have lines of steps that come again.
   void begin(Beginning beginning) override {
-    if constexpr (HasBeginning<Object>)
+    if constexpr (requires { object_.begin(beginning); })
       object_.begin(beginning);
   }
+  // A Schedule sets its optimizer's rates from initial ones.
   std::optional<LearningRates> learning_rates() override {
-    if constexpr (HasInitialRates<Object>) {
+    if constexpr (requires { object_.set_initial_lrs(object_.initial_lrs()); }) {
       return LearningRates{.name = name(),
                            .optimizer = &object_.optimizer(),
                            .get = [this] { return object_.initial_lrs(); },
@@ -258,7 +232,7 @@ class PartOf<Object> : public TrainingPart {
     return training_position(step, object_.position());
   }
   bool is_within_step() const override {
-    if constexpr (HasStepsOfBatches<Object>)
+    if constexpr (requires { object_.is_within_step(); })
       return object_.is_within_step();
     return false;
   }
