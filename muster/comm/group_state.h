@@ -22,6 +22,7 @@
 #include "muster/comm/agreement.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/fork_guard.h"
+#include "muster/comm/call/unseen_graph.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/host/backend.h"
 #include "muster/comm/late_watch.h"
@@ -74,10 +75,14 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   // that the next group of the same ranks (`generation` + 1) reads none of this one's keys.
   StorePtr departures;
   int64_t generation = 0;
+  ToldOfGraph told_of_input = std::make_shared<std::atomic<bool>>(false);
+  ToldOfGraph told_of_backward = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
   ~State();
 
   int name() const { return (*names)[rank]; }
+  // Whether this rank tells the program of a graph that ends in a call. One rank alone loses none.
+  bool tells_of(const Tensor& given) const { return rank == 0 && size > 1 && has_graph(given); }
 
   // What NCCL has not ended properly is no result. Throws: failed_precondition.
   void expect_not_interrupted(const char* operation) const;

@@ -47,9 +47,10 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return lookup(kOps, op, Theirs::UNUSED);
 }
 
-// Whether the backend can take the tensor's memory as it is.
+// Whether the backend can take the tensor's memory as it is, and no graph has to do with it.
 bool is_plain_on_host(const Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && is_plain(tensor);
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         !tensor.requires_grad() && is_plain(tensor);
 }
 
 // Returns the ranks' parts of a tensor as flat views. The tensor is contiguous: a view would fail
@@ -205,6 +206,7 @@ Work ProcessGroup::broadcast_async(Tensor tensor, int root, Caller caller) {
 // Outputs and inputs go flat: Gloo compares the number of dimensions too.
 Work ProcessGroup::all_gather_async(Tensor output, Tensor input, Caller caller) {
   ProcessGroupCall call("all_gather", *this);
+  call.ends_graph_of(input);
   Tensor to = call.moved(output, true).view(-1);
   Tensor from = call.apart(call.moved(input, false).view(-1), to);
   call.check_parts(output, input, "output", "input");
@@ -218,6 +220,7 @@ Work ProcessGroup::all_gather_async(Tensor output, Tensor input, Caller caller) 
 // The input is flat too: a rank's part is what lies at its place in memory.
 Work ProcessGroup::reduce_scatter_async(Tensor output, Tensor input, ReduceOp op, Caller caller) {
   ProcessGroupCall call("reduce_scatter", *this);
+  call.ends_graph_of(input);
   Tensor to = call.numbers(output, true, op).view(-1);
   Tensor from = call.apart(call.numbers(input, false, op).view(-1), to);
   call.check_parts(input, output, "input", "output");
@@ -237,6 +240,7 @@ Work ProcessGroup::all_to_all_async(Tensor output,
                                     std::vector<int64_t> input_splits,
                                     Caller caller) {
   ProcessGroupCall call("all_to_all", *this);
+  call.ends_graph_of(input);
   Tensor to = call.moved(output, true);
   Tensor from = call.apart(call.moved(input, false), to);
   const auto check =

@@ -95,6 +95,8 @@ void ProcessGroup::State::expect_not_interrupted(const char* operation) const {
 // A copy that is made for an output is noted, and copied back when the call is over.
 Tensor ProcessGroupCall::tensor(const Tensor& given, bool output) {
   check(given);
+  if (output && state_->tells_of(given))
+    tell_of_backward(operation_, given, state_->told_of_backward);
   Tensor detached = given.requires_grad() ? given.detach() : given;
   if (is_plain(detached))
     return detached;
@@ -103,6 +105,11 @@ Tensor ProcessGroupCall::tensor(const Tensor& given, bool output) {
   if (output)
     copies_.push_back({.original = detached, .contiguous = copy});
   return copy;
+}
+
+void ProcessGroupCall::ends_graph_of(const Tensor& input) const {
+  if (state_->tells_of(input))
+    tell_of_input(operation_, state_->told_of_input);
 }
 
 // NCCL leaves to its callers what the host's backends do by themselves.

@@ -34,6 +34,8 @@ class ProcessGroupCall {
   // A tensor that the backend reads or writes: checked, plain (host/plain_tensor.h). An `output` is
   // copied back.
   Tensor tensor(const Tensor& given, bool output);
+  // Autograd learns nothing of what the call makes of its input: the program is told.
+  void ends_graph_of(const Tensor& input) const;
   // A tensor that is moved is treated alike, and becomes bytes where the backend does not know its
   // type, and for one that is reduced, whose complex numbers become real ones. Throws:
   // invalid_argument for an operation that NCCL or complex numbers do not have.
