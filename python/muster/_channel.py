@@ -31,6 +31,7 @@ class Call(NamedTuple):
     packed: bytes
     attempt: int
     folder: str = ""  # for what a task writes; empty: none, or that of its job
+    makes_folder: bool = False  # or one of another name beside it, where somebody has that already
 
 
 Take = Callable[[Dict[str, Any], Connection], None]
@@ -149,9 +150,14 @@ def send_call(connection: Connection, call: Optional[Call]) -> None:
         connection.send_bytes(call.packed)
 
 
-def answer_of(connection: Connection, note: Callable[[Dict[str, Any]], None] = lambda answer: None) -> Dict[str, Any]:
-    """Of a started process. It goes on, and may end, once its answer was noted."""
+def answer_of(connection: Connection, note: Callable[[Dict[str, Any]], None] = lambda answer: None,
+              note_folder: Callable[[str], None] = lambda folder: None) -> Dict[str, Any]:
+    """Of a started process. It goes on, and may end, once its answer was noted. Before it, one that makes its folder may say that it has
+    another."""
     answer: Dict[str, Any] = connection.recv()
+    if answer["kind"] == "folder":
+        note_folder(answer["folder"])
+        answer = connection.recv()
     if answer["kind"] == "returned":
         answer["result"] = connection.recv_bytes()
     note(answer)

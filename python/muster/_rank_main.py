@@ -11,9 +11,10 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, Optional
 
-from muster._channel import LOG, NUMBER, connect, next_call
+from muster._channel import LOG, NUMBER, Call, connect, next_call
 from muster._environment import unset_what_is_gone
 from muster._function import call_packed, pack_exception, pack_result
+from muster._log_file import own_folder, remove_if_empty
 from muster._streams import flush, say
 from muster.context import STOPPED, current
 from muster.errors import text_of
@@ -34,9 +35,8 @@ def main() -> int:
     code = 0
     while (call := next_call(connection)) is not None:
         os.environ["MUSTER_ATTEMPT"] = str(call.attempt)
-        if call.folder:
-            _work_in(call.folder)
-        code = _make_call(connection, call.packed, "the task" if number else f"rank {rank}", is_warm=bool(log))
+        folder = _work_in(connection, call) if call.folder else ""
+        code = _make_call(connection, call.packed, "the task" if number else f"rank {rank}", folder, is_warm=bool(log))
     if code == 0:
         _watch_the_end("the task" if number else "the function")
         code = _leave()
@@ -58,14 +58,21 @@ def _print_into(path: str) -> None:
     os.close(log)
 
 
-def _work_in(folder: str) -> None:
-    """The task's own folder, the same in every start. The program knows of the folder of its log, which all tasks share."""
+def _work_in(connection: Connection, call: Call) -> str:
+    """The task's own folder, the same in every start. The program knows of the folder of its log, which all tasks share. A warm worker makes
+    the folder, and removes it: the executor has many workers, and would do that with its lock held."""
+    folder = own_folder(call.folder) if call.makes_folder else call.folder
+    if folder != call.folder:
+        connection.send({"kind": "folder", "folder": folder})
     os.environ["MUSTER_TASK_DIR"] = folder
-    with contextlib.suppress(OSError):  # a full disk costs what is written there
-        os.makedirs(folder, exist_ok=True)
+    if not call.makes_folder:
+        with contextlib.suppress(OSError):  # a full disk costs what is written there
+            os.makedirs(folder, exist_ok=True)
+    return folder
 
 
-def _make_call(connection: Connection, packed: bytes, who: str, is_warm: bool) -> int:
+def _make_call(connection: Connection, packed: bytes, who: str, folder: str, is_warm: bool) -> int:
+    """The folder of a task that raises stays: it may start again."""
     own = os.getpid()
     try:
         try:
@@ -81,6 +88,8 @@ def _make_call(connection: Connection, packed: bytes, who: str, is_warm: bool) -
         _tell_failure(connection, error)
         return 1
     flush()
+    if is_warm:
+        remove_if_empty(folder)
     connection.send({"kind": "returned"})
     connection.send_bytes(result)
     connection.recv()  # it has been read

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, TypeVar, Union
 from muster._channel import Call
 from muster._flags import refuse_too_few_bytes
 from muster._function import FUTURE_IS_NO_ARGUMENT
-from muster._log_file import folder_beside, own_folder, own_log, size_of_log
+from muster._log_file import folder_beside, own_log, size_of_log
 from muster._places import Need, Share
 from muster._streams import say
 from muster._threads import Timer
@@ -99,6 +99,7 @@ class Task:
     log_begin: int = 0  # of this start: the log has those of earlier ones before, and a warm worker's those of other tasks
     folder: str = ""  # for what it writes; empty: that of its job
     own: List[str] = field(default_factory=list)  # what was made for it
+    makes_folder: bool = False  # in this start
     sources: Dict[str, int] = field(default_factory=dict)  # files of its code, and when they were written
     answered: Set[int] = field(default_factory=set)  # ranks
     ended_by_us: str = ""
@@ -123,12 +124,18 @@ class Task:
             self.folder = folder_beside(log) if self.ranks == 1 else ""
             self.future.log, self.own = log, [log, *filter(None, [self.folder])]
 
-    def take_folder(self, log: str) -> None:
+    def take_log_of_worker(self, log: str) -> None:
         """Before a start in a process that has a log already."""
-        if not self.own:
-            self.folder = own_folder(folder_beside(str(self.future.log)))
-            self.own = [self.folder]
+        self.folder = self.folder or folder_beside(str(self.future.log))
         self.future.log = log
+
+    def take_folder(self) -> None:
+        """Before its call goes to such a process, which makes the folder in the first start."""
+        self.makes_folder = not self.own
+        self.own = [self.folder]
+
+    def note_folder(self, folder: str) -> None:
+        self.folder, self.own = folder, [folder]
 
     def begin(self, share: Share) -> None:
         self.share = share
@@ -141,7 +148,7 @@ class Task:
 
     def call(self) -> Call:
         """For its process."""
-        return Call(self.packed, self.attempt, self.folder)
+        return Call(self.packed, self.attempt, self.folder, self.makes_folder)
 
     def has_returned(self) -> bool:
         """Whether the function has returned on every rank."""

@@ -314,7 +314,8 @@ class TaskRunner:
             if worker.task is None and worker.is_ready():
                 self._waiting.remove(task)
                 if task.claim():
-                    task.take_folder(worker.log)
+                    task.take_log_of_worker(worker.log)
+                    task.take_folder()
                     task.begin(worker.share)
                     worker.give(task)
                 return True
@@ -380,11 +381,13 @@ class TaskRunner:
                 send_call(connection, None)
                 return
             send_call(connection, task.call())
-            answer = answer_of(connection)
+            answer = answer_of(connection, note_folder=task.note_folder)
             with self._lock:
                 if self._workers.get(worker.number) is not worker:
                     return  # it has ended meanwhile, which is told
                 worker.task = None
+                if answer["kind"] == "returned":
+                    task.own = []  # it has removed the folder, or the task has written there
                 self._judge_answer(task, answer)
             self._schedule()
 
@@ -430,7 +433,7 @@ class TaskRunner:
         task = self._waiting.first_of(Task.is_plain)
         if task is None or not self._waiting.remove(task) or not task.claim():
             return None
-        task.take_folder(worker.log)
+        task.take_log_of_worker(worker.log)
         task.begin(worker.share)
         task.log_begin = 0  # all of it is of this start
         return task

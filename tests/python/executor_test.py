@@ -418,6 +418,43 @@ class Tasks(PackageCase):
             2 True
             """)
 
+    def test_a_warm_task_s_folder_is_made_and_removed_by_its_process(self):
+        """The program has one lock for all its workers, and a thread that waits for the disk with it held keeps all of them waiting."""
+        self.must_print(script("""
+            made = []
+            def counting(call):
+                def counted(path, *rest, **more):
+                    made.append(os.path.basename(path))
+                    return call(path, *rest, **more)
+                return counted
+            def has_one(): return os.path.isdir(os.environ["MUSTER_TASK_DIR"])
+            if __name__ == "__main__":
+                os.mkdir, os.rmdir = counting(os.mkdir), counting(os.rmdir)
+                with muster.Executor(cpu_slots=2, warm=True, run_dir="runs/a") as pool:
+                    print(all(future.result() for future in [pool.submit(has_one) for _ in range(20)]))
+                    print([name for name in made if "has_one" in name], [name for name in os.listdir("runs/a") if "has_one" in name])
+            """), "True\n[] []\n")
+
+    def test_warm_tasks_of_two_executors_in_one_folder_share_none(self):
+        self.must_print(script("""
+            def train(who):
+                folder = pathlib.Path(os.environ["MUSTER_TASK_DIR"])
+                with open(folder / "starts", "a") as starts: starts.write(who)
+                if muster.attempt() == 0: os.kill(os.getpid(), 9)
+                return folder.name, (folder / "starts").read_text()
+            def leave_nothing(): os.kill(os.getpid(), 9)
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1, warm=True, run_dir="runs/a") as a, muster.Executor(cpu_slots=1, warm=True, run_dir="runs/a") as b:
+                    futures = [pool.submit(train, who, retries=1) for pool, who in ((a, "a"), (b, "b"))]
+                    print(*(sorted(told) for told in zip(*(future.result() for future in futures))))
+                    print(*(pool.submit(leave_nothing).exception().signal for pool in (a, b)))
+                print(sorted(name for name in os.listdir("runs/a") if "-train" in name or "nothing" in name))
+            """), """\
+            ['1-train', '1-train.2'] ['aa', 'bb']
+            SIGKILL SIGKILL
+            ['1-train', '1-train.2']
+            """)
+
     def test_a_warm_process_keeps_no_folder_of_a_task_before(self):
         self.must_print(script("""
             def write(step):
