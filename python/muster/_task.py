@@ -4,7 +4,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import numbers
-import os
 import re
 import threading
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from muster._log_file import folder_beside, own_log, size_of_log
 from muster._places import Need, Share
 from muster._streams import say
 from muster._threads import Timer
+from muster._unasked import Unasked
 from muster._waits import wait_until
 from muster.errors import FailedPrecondition, InvalidArgument, text_of
 
@@ -38,13 +38,14 @@ class TaskFuture(concurrent.futures.Future[_Result]):
     attempts  how often it was started
     """
 
+    unasked = Unasked()  # an executor gives its own
+
     def __init__(self) -> None:
         super().__init__()
         self.devices: List[str] = []
         self.log: Optional[str] = None
         self.attempts = 0
         self.is_known = False  # whether somebody has asked what came of it, or has ended it
-        self._owner = os.getpid()
         self.is_in_callback: Callable[[], bool] = bool  # whether this thread is in a callback of a future of the same executor
 
     def result(self, timeout: Optional[float] = None) -> _Result:
@@ -57,18 +58,19 @@ class TaskFuture(concurrent.futures.Future[_Result]):
         self._wait(timeout)
         return super().exception(0)
 
+    def set_exception(self, exception: Optional[BaseException]) -> None:
+        super().set_exception(exception)
+        self.unasked.watch(self)
+
     def __reduce__(self) -> Any:
         raise InvalidArgument(FUTURE_IS_NO_ARGUMENT)
 
     def __del__(self) -> None:
-        """Nobody can ask any more. A search whose tasks have all failed would look as one that has gone well."""
         error = self._exception
         if error is None or self.is_known:
             return
         with contextlib.suppress(Exception):  # at the end of Python names may be gone
-            if self._owner == os.getpid():
-                how = f"{type(error).__name__}: {text_of(error)}".partition("\n")[0]
-                say(f"muster.Executor: warning: nobody has asked for the result of a task that failed: {how}; call result() of its future. See {self.log}")
+            self.unasked.note(self, error)
 
     def _wait(self, timeout: Optional[float]) -> None:
         if not self.done() and self.is_in_callback():  # this thread may be the one that brings results

@@ -22,6 +22,7 @@ from muster._server import TaskServer, text_bytes
 from muster._streams import say
 from muster._task import Task, TaskFuture, why_failed
 from muster._threads import Timers
+from muster._unasked import Unasked
 from muster._waiting import Waiting
 from muster._waits import wait_until
 from muster._worker import Worker, tell
@@ -51,6 +52,7 @@ class TaskRunner:
         self._closing = False
         self._looks_for_others = False
         self._edited: Set[str] = set()
+        self._unasked = Unasked()
         self._is_parents = False  # in a child that was forked
         self._gone = ""
         self._channel = Channel(self._on_hello)
@@ -97,6 +99,7 @@ class TaskRunner:
             task = make(self._number)
             task.earlier_left = len(after)
             task.future.is_in_callback = self.is_in_callback
+            task.future.unasked = self._unasked
             task.environment = changes_since(self._server.environment)
             self._waiting.add(task, ready=not after)
             self._ranks_left += task.ranks
@@ -169,6 +172,7 @@ class TaskRunner:
         self._server.close()
         self._channel.close()
         self._timers.close()
+        self._unasked.tell_of_more()
         try:
             os.rmdir(self.run_dir)  # where nothing was printed
         except OSError:

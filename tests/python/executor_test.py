@@ -1,5 +1,6 @@
 """muster.Executor, used as its users do."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -238,6 +239,29 @@ class Tasks(PackageCase):
         self.assertEqual((code, out), (0, "ValueError('asked for later') True\n"), err)
         self.assertEqual(err.count("nobody has asked"), 1, err)
         self.assertIn("muster.Executor: warning: nobody has asked for the result of a task that failed: ValueError: nobody asks; call result() of its", err)
+
+    def test_failures_that_nobody_asks_for_are_counted(self):
+        _, _, err = self.run_script(script("""
+            import concurrent.futures as cf
+            def fail(number): raise ValueError(f"of {number}")
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=1, warm=True) as pool:
+                    cf.wait([pool.submit(fail, number) for number in range(5)])
+                    print("of one", file=sys.stderr)
+                print("of the executor", file=sys.stderr)
+                with muster.Executor(cpu_slots=1, warm=True) as pool:
+                    mapped = pool.map(fail, range(5))
+                    kept = [pool.submit(fail, number) for number in range(5)]
+                try:
+                    list(mapped)
+                except ValueError:
+                    del mapped
+                print("of the program", file=sys.stderr)
+            """))
+        one = "nobody has asked for the result of a task that failed: ValueError; call result() of its future."
+        more = "nobody has asked for the results of {} more tasks that failed, the last: ValueError; call result() of their futures."
+        told = [re.sub("ValueError: of .", "ValueError", line.partition(" See ")[0]).removeprefix("muster.Executor: warning: ") for line in err.splitlines()]
+        self.assertEqual(told, [one, "of one", more.format(4), "of the executor", "of the program", one, more.format(8)], err)
 
     def test_an_exception_that_cannot_be_made_again_is_told(self):
         self.must_print(script("""
