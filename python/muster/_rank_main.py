@@ -16,7 +16,7 @@ from muster._environment import unset_what_is_gone
 from muster._function import call_packed, pack_exception, pack_result
 from muster._log_file import own_folder, remove_if_empty
 from muster._streams import flush, say
-from muster.context import STOPPED, current
+from muster.context import STOPPED, current, group_of_all
 from muster.errors import text_of
 from muster.metrics import close_files
 
@@ -168,9 +168,8 @@ def _leave() -> int:
     if context is not None:
         context.end()
         return STOPPED if context.stops else 0
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
+    if group_of_all() is not None:
+        sys.modules["torch.distributed"].destroy_process_group()
     return 0
 
 

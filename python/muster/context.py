@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union, overload
@@ -23,6 +24,7 @@ STOPPED = 75
 
 _current: Optional[Context] = None
 _parents: Optional[str] = None  # in a child that was forked from a rank: which rank
+_parents_group: Any = None  # in a child: the group that the program has made, at the fork
 
 
 def init(backend: Optional[str] = None, *, timeout: Union[None, float, timedelta] = None,
@@ -61,6 +63,24 @@ def refuse_in_a_child(what: str) -> None:
     if _parents is not None:
         raise FailedPrecondition(f"{what}: expected the process that has called muster.init, got one that was forked from {_parents}; "
                                  "call it in that one")
+    if _parents_group is not None and _parents_group is group_of_all():
+        raise FailedPrecondition(f"{what}: expected the process that has joined the group, got one that was forked from it; call it in that one")
+
+
+def group_of_all() -> Any:
+    """That of torch.distributed in this process; None where there is none."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.group.WORLD
+
+
+def _note_parents_group() -> None:
+    global _parents_group
+    _parents_group = group_of_all()
+
+
+os.register_at_fork(after_in_child=_note_parents_group)
 
 
 def current() -> Optional[Context]:

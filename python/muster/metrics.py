@@ -13,7 +13,7 @@ from muster._collective import waiting_for_all
 from muster._folder_lock import lock_folder, release_all
 from muster._plain import path_text, plain_value
 from muster._streams import say
-from muster.context import refuse_in_a_child
+from muster.context import group_of_all, refuse_in_a_child
 from muster.errors import InvalidArgument, Unavailable
 from muster.rank import attempt, rank, run_dir, world_size
 
@@ -135,13 +135,12 @@ def _is_empty(value: Any) -> bool:
 
 def _gather(own: Any) -> List[Any]:
     """Of all ranks, in their order."""
-    torch = sys.modules.get("torch")
-    dist = getattr(torch, "distributed", None)
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    if group_of_all() is None:
         if world_size() > 1:
             raise InvalidArgument(f"metrics: expected a process group of {world_size()} ranks, got none (rank {rank()}); "
                                   "call muster.init() first")
         return [own]
+    import torch.distributed as dist
     told: List[Any] = [None] * dist.get_world_size()
     with spans.span("metrics", "communication"), waiting_for_all("metrics"):
         dist.all_gather_object(told, own)

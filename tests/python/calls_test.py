@@ -325,6 +325,32 @@ class Forks(PackageCase):
             """, python=TORCH_PYTHON)
 
 
+    def test_a_child_of_a_rank_whose_group_is_the_program_s_own_meets_nobody(self):
+        self.must_print(script("""
+            import torch.distributed as dist
+            def meet(name): dist.init_process_group("gloo", init_method=f"file://{pathlib.Path(name).resolve()}", rank=0, world_size=1)
+            if __name__ == "__main__":
+                meet("parents")
+                child = os.fork()
+                if child == 0:
+                    for call in muster.init, lambda: muster.metrics(1, loss=1):
+                        try:
+                            call()
+                        except muster.FailedPrecondition as error:
+                            print(error, flush=True)
+                    dist.group.WORLD = None  # as a child does that meets others
+                    meet("childs")
+                    print(muster.metrics(2, loss=2), flush=True)
+                    os._exit(0)
+                print(os.waitpid(child, 0)[1], muster.metrics(1, loss=1))
+            """), """\
+            muster.init: expected the process that has joined the group, got one that was forked from it; call it in that one
+            metrics: expected the process that has joined the group, got one that was forked from it; call it in that one
+            {'loss': 2.0}
+            0 {'loss': 1.0}
+            """, python=TORCH_PYTHON)
+
+
 class TheEnd(PackageCase):
     def test_tasks_go_on_where_python_starts_no_more_threads(self):
         """As Python 3.12, once the main module has ended."""
