@@ -49,7 +49,7 @@ class Binaries:
         build = pathlib.Path(self.folder, "control")
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DMUSTER_OPTIMIZE=2", "-DMUSTER_LIBTORCH=OFF", "-DMUSTER_TESTS=OFF", "-DMUSTER_BENCHMARKS=OFF")
         targets = ("--target", "muster_cli", "muster_c")
-        for command in ("cmake", "-S", root, "-B", build, *options), ("cmake", "--build", build, "--parallel", str(os.cpu_count()), *targets):
+        for command in ("cmake", "-S", root, "-B", build, *options), ("cmake", "--build", build, "--parallel", str(len(os.sched_getaffinity(0))), *targets):
             if subprocess.run(command, check=False).returncode:
                 sys.exit("building the wheel: the program muster could not be built (above); MUSTER_PROGRAM=<a built one> takes that one")
         return build / "bin/muster", build / "lib/libmuster.so.0"

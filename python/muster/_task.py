@@ -15,7 +15,6 @@ from muster._flags import refuse_too_few_bytes
 from muster._function import FUTURE_IS_NO_ARGUMENT
 from muster._log_file import folder_beside, own_log, size_of_log
 from muster._places import Need, Share
-from muster._streams import say
 from muster._threads import Timer
 from muster._unasked import Unasked
 from muster._waits import wait_until

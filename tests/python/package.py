@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import unittest
 
@@ -49,6 +50,15 @@ class PackageCase(unittest.TestCase):
         code, out, err = self.run_script(text, **how)
         self.assertEqual(code, 0, out + err)
         self.assertEqual(out, textwrap.dedent(expected), err)
+
+    def read_line(self, process, stream):
+        """The next one that it prints there; the bound is for what never comes, and ends the process."""
+        bound = threading.Timer(120, os.killpg, (process.pid, signal.SIGKILL))
+        bound.start()
+        try:
+            return stream.readline()
+        finally:
+            bound.cancel()
 
     def wait_for(self, condition, what):
         """An event; the bound is for what never comes."""
