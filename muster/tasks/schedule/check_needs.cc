@@ -320,12 +320,17 @@ class NeedsChecker {
 
 }  // namespace
 
-// A group's problem names its first task and how many more there are.
+// A group's problem names its first task and how many more there are. A host that can give any
+// share of a GPU can give each, so a share counts as the GPU that it is of: those of a sweep are
+// one group.
 void check_needs(const Tasks& tasks, const NeedsCheck& check) {
   std::map<std::pair<std::string, std::vector<TaskNeed>>, size_t> positions;
   std::vector<NeedGroup> groups;  // in the order of the tasks
   for (const Task& task : tasks) {
-    const auto [position, is_new] = positions.try_emplace({task.on, task.needs}, groups.size());
+    std::vector<TaskNeed> judged = task.needs;
+    for (TaskNeed& need : judged)
+      need.gpus = gpus_of(need);
+    const auto [position, is_new] = positions.try_emplace({task.on, judged}, groups.size());
     if (is_new)
       groups.push_back({.first = &task});
     ++groups[position->second].num_tasks;

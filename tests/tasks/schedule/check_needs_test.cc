@@ -54,6 +54,15 @@ TEST(CheckNeeds, WhatAHostHasIsPossible) {
   EXPECT_EQ(needs_error({{.cpus = 16}}), "possible");
 }
 
+TEST(CheckNeeds, SharesOfAGpuAreToldOnce) {
+  std::vector<Task> sweep;
+  for (const double share : {0.3, 0.3333, 0.3334, 0.5, 1.0})
+    sweep.push_back(needing({{.gpus = share, .model = "B200"}}));
+  const std::string error = needs_error(sweep, two_hosts());
+  EXPECT_THAT(error, StartsWith("t.toml:2:8: task t and 4 more: expected"));
+  EXPECT_THAT(error, Not(HasSubstr("\n")));
+}
+
 // An index or a UUID of such a GPU stands for all of its instances.
 TEST(CheckNeeds, AGpuThatIsSplitGivesAllOfItsInstances) {
   Inventory inventory = machine({2});
