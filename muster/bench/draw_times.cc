@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <ranges>
 #include <set>
 #include <string>
 
@@ -28,13 +29,22 @@ constexpr double kBottomMargin = 50;
 // A backend has the colour of its place in the table; from the sixth on they repeat.
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49"};
 
+// No clock is finer. On a logarithmic axis 0 is nowhere.
+constexpr double kLeastUs = 1e-3;
+
 // Ticks are powers of ten, so a unit needs no fraction.
 std::string time_text(double us) {
   if (us >= 1e6)
     return cat(std::lround(us / 1e6), " s");
   if (us >= 1e3)
     return cat(std::lround(us / 1e3), " ms");
+  if (us < 1)
+    return cat(std::lround(us * 1e3), " ns");
   return cat(std::lround(us), " µs");
+}
+
+double drawn_us(const CollectiveTime& time) {
+  return std::max(time.us, kLeastUs);
 }
 
 // A logarithmic axis: `low` is drawn at `from`, and `high` at `to`. A table of one size has an axis
@@ -65,13 +75,13 @@ struct Plot {
   explicit Plot(const CollectiveTimes& times) {
     for (const CollectiveTime& time : times)
       sizes.insert(static_cast<double>(time.bytes));
-    const auto [least, most] = std::ranges::minmax(times, {}, &CollectiveTime::us);
+    const auto [least, most] = std::ranges::minmax(times | std::views::transform(drawn_us));
     x = {.low = *sizes.begin(),
          .high = *sizes.rbegin(),
          .from = kLeftMargin,
          .to = kPlotWidth - kRightMargin};
-    y = {.low = std::pow(10, std::floor(std::log10(least.us))),
-         .high = std::pow(10, std::ceil(std::log10(most.us))),
+    y = {.low = std::pow(10, std::floor(std::log10(least))),
+         .high = std::pow(10, std::ceil(std::log10(most))),
          .from = kPlotHeight - kBottomMargin,
          .to = kTopMargin};
   }
@@ -99,7 +109,7 @@ struct Plot {
       if (time.backend != backend)
         continue;
       const double at = x.at(static_cast<double>(time.bytes));
-      end = y.at(time.us);
+      end = y.at(drawn_us(time));
       if (path.empty()) {
         path.move(at, end);
       } else {
