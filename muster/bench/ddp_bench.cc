@@ -23,6 +23,7 @@
 #include "muster/bench/bench_models.h"
 #include "muster/bench/bench_results.h"
 #include "muster/bench/ddp_kinds.h"
+#include "muster/ddp/bucket_cap.h"
 #include "muster/run/run.h"
 
 namespace muster {
@@ -133,7 +134,8 @@ void check_kinds(const DdpBenchOptions& options) {
     const size_t colon = kind.find(':');
     const std::string cap = colon == npos ? "auto" : kind.substr(colon + 1);
     const bool knows_backend = contains(known, kind.substr(0, colon));
-    if (knows_backend && (cap == "auto" || parse_as<double>(cap).value_or(0) > 0))
+    const double mib = parse_as<double>(cap).value_or(0);
+    if (knows_backend && (cap == "auto" || (mib > 0 && BucketCap(mib).is_size())))
       continue;
     throw invalid_argument("--kinds: expected ",
                            join(known, ", "),

@@ -18,11 +18,16 @@
 namespace muster {
 namespace {
 
-// CLI11 puts a validator's description into help as well as into errors. Help of muster names what
-// a value is, so the range has no description, and only an error shows it.
+// CLI11's own range takes NaN, and puts its description into help, where muster names what a value
+// is. So this one has none, and only an error shows the range.
 template <class T>
 CLI::Validator in_range(T least, T most) {
-  return CLI::Range(least, most).description("");
+  const auto check = [=](const std::string& text) {
+    T value = 0;
+    const bool is_in = CLI::detail::lexical_cast(text, value) && least <= value && value <= most;
+    return is_in ? "" : cat("Value ", printable(text), " not in range [", least, " - ", most, "]");
+  };
+  return {check, "", ""};
 }
 
 // CLI::PositiveNumber would show all digits of the largest double in its errors.

@@ -21,8 +21,11 @@ class BucketCap {
 
   bool is_automatic() const { return automatic_; }
   const std::optional<double>& mib() const { return mib_; }
+  // Whether it is a size that memory can have; 0 gives each parameter a bucket of its own.
+  bool is_size() const { return !mib_ || (*mib_ >= 0 && *mib_ <= kMostMib); }
 
  private:
+  static constexpr double kMostMib = 1e9;  // a thousand terabytes
   std::optional<double> mib_;
   bool automatic_ = false;
 };

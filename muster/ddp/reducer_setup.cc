@@ -58,7 +58,14 @@ class BackendMemoryUsers {
 };
 
 // New buckets would each have to learn a static graph anew.
-void check_bucket_cap(const DdpOptions& options) {
+void check_bucket_cap(const DdpOptions& options, int rank) {
+  if (!options.bucket_cap_mb.is_size()) {
+    throw invalid_argument("DistributedDataParallel: expected a size in MiB as bucket_cap_mb, got ",
+                           *options.bucket_cap_mb.mib(),
+                           " (rank ",
+                           rank,
+                           "); give 25, or BucketCap::automatic()");
+  }
   if (!options.bucket_cap_mb.is_automatic() || !options.static_graph)
     return;
   throw invalid_argument(
@@ -113,7 +120,7 @@ BucketsInBackendMemory::~BucketsInBackendMemory() {
 void check_placement(const ModelSource& model,
                      const ProcessGroup& group,
                      const DdpOptions& options) {
-  check_bucket_cap(options);
+  check_bucket_cap(options, group.job_rank());
   const c10::Device device = group.device();
   const bool is_own = options.device_ids.size() == 1 && options.device_ids[0] == device.index();
   if (!options.device_ids.empty() && !is_own) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "muster/base/error.h"
 #include "muster/ddp/bucket_trial.h"
 #include "muster/ddp/distributed_data_parallel.h"
@@ -123,6 +125,21 @@ TEST_P(AutomaticBuckets, RestInsideOfJoin) {
         }
       },
       {.backend = GetParam()});
+}
+
+TEST(BucketCap, IsASizeThatMemoryCanHave) {
+  for (const double mib : {-1.0, 1e300, HUGE_VAL, std::nan("")}) {
+    for (const auto& failure : failures_of_ranks(2, [&](ProcessGroup& group) {
+           DistributedDataParallel model(two_layers(), group, {.bucket_cap_mb = mib});
+         }))
+      EXPECT_THAT(message_of(failure), HasSubstr("expected a size in MiB as bucket_cap_mb, got "));
+  }
+  run_ranks(2, [](ProcessGroup& group) {
+    const auto net = two_layers();
+    DistributedDataParallel model(net, group, {.bucket_cap_mb = 0});
+    model(batch_of(2)).sum().backward();
+    EXPECT_TRUE(net->parameters()[0].grad().defined());
+  });
 }
 
 TEST(AutomaticBuckets, AreRefusedWithAStaticGraph) {

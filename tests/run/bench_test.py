@@ -94,6 +94,9 @@ class Bench(ProgramTest):
         self.assertRegex(done.stdout, r"none +[\d.]+\n")
         self.assertRegex(done.stdout, r"shm +[\d.]+ +-?[\d.]+( +[\d.]+ \([\d.]+-[\d.]+\)){2}\n$")
         self.assert_fails(self.start(MUSTER, "bench", "ddp", "--kinds", "shmem"), "got 'shmem'", "shm-copied", code=2)
+        for kind in "shm:inf", "shm:nan", "shm:1e300", "shm:0", "shm:-4":
+            self.assert_fails(self.start(MUSTER, "bench", "ddp", "--kinds", kind), f"got '{kind}'", code=2)
+        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--seconds", "nan"), "--seconds: Value nan not in range [0.001 - 600]", code=2)
 
     @long
     def test_a_step_by_pythons_ddp_is_timed_beside(self):
