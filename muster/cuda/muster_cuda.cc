@@ -148,3 +148,7 @@ constexpr muster::CudaPlugin kPlugin{.device_count = device_count,
 extern "C" __attribute__((visibility("default"))) const muster::CudaPlugin* muster_cuda_plugin() {
   return &kPlugin;
 }
+
+extern "C" __attribute__((visibility("default"))) const char* muster_plugin_version() {
+  return MUSTER_VERSION;
+}

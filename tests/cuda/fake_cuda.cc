@@ -81,3 +81,8 @@ int muster::testing::num_fake_gpus() {
 extern "C" __attribute__((visibility("default"))) const muster::CudaPlugin* muster_cuda_plugin() {
   return &kFake;
 }
+
+extern "C" __attribute__((visibility("default"))) const char* muster_plugin_version() {
+  const char* const other = std::getenv("FAKE_CUDA_VERSION");
+  return other != nullptr ? other : MUSTER_VERSION;
+}

@@ -76,6 +76,13 @@ class OnGpus(unittest.TestCase):
         self.assertIn("softmax regression   GPU 0", table)
         self.assertIn("MLP                  GPU 1", table)
 
+    def test_the_library_of_another_version_is_refused(self):
+        environment = {**os.environ, **two_gpus(BUILD), "MUSTER_RUNTIME_DIR": self.folder, "FAKE_CUDA_VERSION": "0.0.1"}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
+        done = subprocess.run([f"{BUILD}/bin/train", "--epochs", "1"], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=100)
+        self.assertNotEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"cuda: expected the library muster_cuda of muster \d+\.\d+\.\d+, got '.*libfake_cuda.so' of 0.0.1; install both from one build")
+
     def test_what_goes_through_the_host_is_right_and_timed(self):
         what = "collectives", "-n", "3", "--backends", "shm", "--max", "4K", "--seconds", "0.01", "--json"
         rows = json.loads(self.start(f"{BUILD}/bin/muster", "bench", *what).stdout)["rows"]

@@ -242,3 +242,7 @@ constexpr MpiPlugin kPlugin{.connect = connect};
 extern "C" __attribute__((visibility("default"))) const muster::MpiPlugin* muster_mpi_plugin() {
   return &muster::mpi::kPlugin;
 }
+
+extern "C" __attribute__((visibility("default"))) const char* muster_plugin_version() {
+  return MUSTER_VERSION;
+}

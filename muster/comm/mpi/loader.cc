@@ -14,6 +14,7 @@
 #include "muster/base/env.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/library_folder.h"
+#include "muster/comm/call/plugin_table.h"
 #include "muster/comm/host/backend.h"
 #include "muster/comm/host/store_exchange.h"
 #include "muster/comm/mpi/plugin.h"
@@ -66,10 +67,7 @@ const MpiPlugin& load_mpi_plugin() {
                       ::dlerror(),
                       "; check that this host has the MPI that muster was built with");
   }
-  const auto function = reinterpret_cast<MpiPluginFunction>(::dlsym(library, kMpiPluginSymbol));
-  if (function == nullptr)
-    throw unavailable("mpi: '", path, "' is no muster_mpi library");
-  return *function();
+  return plugin_table<MpiPlugin>(library, path, "mpi", kMpiPluginSymbol);
 }
 
 }  // namespace

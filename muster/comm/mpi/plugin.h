@@ -26,6 +26,5 @@ struct MpiPlugin {
 
 // The symbol that it exports.
 inline constexpr const char* kMpiPluginSymbol = "muster_mpi_plugin";
-using MpiPluginFunction = const MpiPlugin* (*)();
 
 }  // namespace muster

@@ -23,6 +23,7 @@
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/comm/call/library_folder.h"
+#include "muster/comm/call/plugin_table.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/plugin.h"
@@ -148,10 +149,7 @@ const CudaPlugin& load_plugin() {
         ::dlerror(),
         "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)");
   }
-  const auto table = reinterpret_cast<CudaPluginFunction>(::dlsym(library, kCudaPluginSymbol));
-  if (table == nullptr)
-    throw unavailable("cuda: '", path, "' is no muster_cuda library");
-  return *table();
+  return plugin_table<CudaPlugin>(library, path, "cuda", kCudaPluginSymbol);
 }
 
 // Whether there is a driver, and it is allowed to show a GPU.

@@ -64,6 +64,5 @@ inline void quiet_nccl_watchdog() {
 
 // The symbol that muster_cuda exports.
 inline constexpr const char* kCudaPluginSymbol = "muster_cuda_plugin";
-using CudaPluginFunction = const CudaPlugin* (*)();
 
 }  // namespace muster
