@@ -18,7 +18,10 @@ namespace muster {
 ParameterClient::ParameterClient(const GivenParameters& parameters,
                                  ProcessGroup group,
                                  const ParameterServerOptions& options)
-    : options_(options), rank_(group.rank()), model_(parameters.model) {
+    : options_(options),
+      rank_(group.job_rank()),
+      job_ranks_(group.job_ranks()),
+      model_(parameters.model) {
   // The comparison in connect_parameter_pairs() refuses a client on a server's rank, on all ranks.
   const std::string wrong = keeps_parameters(group, options)
                                 ? cat("parameter server: expected a ParameterServer on rank ",
@@ -57,7 +60,7 @@ void ParameterClient::with_each_server(const char* call,
                   " on rank ",
                   rank_,
                   ": expected server rank ",
-                  server,
+                  job_ranks_[server],
                   " to answer, got: ",
                   error.message(),
                   "; its parameters are lost: start again from a checkpoint");

@@ -42,7 +42,8 @@ class ParameterClient {
   void with_each_server(const char* call, const std::function<void(size_t server)>& talk);
 
   ParameterServerOptions options_;
-  int rank_;
+  int rank_;                    // this one's number in the job, which messages use
+  std::vector<int> job_ranks_;  // those of the group
   std::vector<ProcessGroup> servers_;
   std::shared_ptr<const TensorsOfModel> model_;
   std::vector<Tensors> shards_;

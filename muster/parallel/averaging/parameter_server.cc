@@ -33,7 +33,8 @@ namespace muster {
 // Each worker has a thread here that talks with it. All of them change the shard and the pace under
 // one lock.
 struct ParameterServer::State {
-  int rank = 0;
+  int rank = 0;                // this one's number in the job, which messages use
+  std::vector<int> job_ranks;  // those of the group
   ParameterServerOptions options;
   std::shared_ptr<const TensorsOfModel> model;
   Tensors shard;
@@ -70,7 +71,7 @@ std::string wrong_parameter_server(const ProcessGroup& group,
   if (keeps_parameters(group, options))
     return "";
   return cat("parameter server: expected a ParameterClient on rank ",
-             group.rank(),
+             group.job_rank(),
              ", got a ParameterServer; ask keeps_parameters() which one to make");
 }
 
@@ -147,7 +148,8 @@ ParameterServer::ParameterServer(const GivenParameters& parameters,
                                  const ParameterServerOptions& options)
     : state_(std::make_unique<State>()) {
   State& state = *state_;
-  state.rank = group.rank();
+  state.rank = group.job_rank();
+  state.job_ranks = group.job_ranks();
   state.options = options;
   state.model = parameters.model;
   const Tensors distinct = optim::each_once(parameters.tensors);
@@ -155,7 +157,7 @@ ParameterServer::ParameterServer(const GivenParameters& parameters,
   // The options may still be wrong here: connect_parameter_pairs() compares them on all ranks.
   if (wrong.empty() && options.servers <= std::ssize(distinct)) {
     state.shard = parameter_shards(distinct, options.servers)[group.rank()];
-    state.optimizer = make_shard_optimizer(make, state.shard, group.rank(), wrong);
+    state.optimizer = make_shard_optimizer(make, state.shard, state.rank, wrong);
   }
   state.workers = connect_parameter_pairs(group, distinct, options, wrong);
   state.pace = WorkerPace(state.workers.size(), options.staleness);
@@ -186,12 +188,13 @@ ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) 
   if (state.failure)
     std::rethrow_exception(state.failure);
   if (state.finished == 0) {
-    throw Error(ErrorCode::peer_failed,
-                "parameter server: expected a worker to finish, got none: ranks ",
-                join(state.report.lost, ", "),
-                " are lost (rank ",
-                state.rank,
-                "); the first rank that failed has the cause");
+    throw Error(
+        ErrorCode::peer_failed,
+        "parameter server: expected a worker to finish, got none: ranks ",
+        join(mapped(state.report.lost, [&](int lost) { return state.job_ranks[lost]; }), ", "),
+        " are lost (rank ",
+        state.rank,
+        "); the first rank that failed has the cause");
   }
   return state.report;
 }
@@ -346,7 +349,7 @@ void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by
       "parameter server rank ",
       rank,
       ": worker rank ",
-      lost,
+      job_ranks[lost],
       " is lost (",
       lost_by,
       "); ",

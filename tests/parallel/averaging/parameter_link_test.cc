@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
 #include "muster/base/error.h"
 #include "muster/parallel/averaging/parameter_client.h"
 #include "muster/parallel/averaging/parameter_server.h"
@@ -14,6 +18,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -76,6 +81,46 @@ TEST(ParameterServer, RefusesWhatDiffersBetweenRanks) {
             });
       },
       "expected an optimizer, got none (rank 0)");
+}
+
+TEST(ParameterServer, NamesTheRanksOfASubGroupAsTheJobDoes) {
+  const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
+    auto pair = group.new_group({2, 1});
+    if (!pair)
+      return;
+    const at::Tensor weight = torch::ones({2});
+    if (group.rank() == 1) {
+      ParameterClient client({weight}, *pair);
+      client.pull();
+      throw std::runtime_error("out of fuel");
+    }
+    ParameterServer({weight}, *pair, make_plain_sgd).serve();
+  });
+  EXPECT_THAT(message_of(failures[2]), HasSubstr("got none: ranks 1 are lost (rank 2)"));
+  for (const auto& failure : failures_of_ranks(3, [](ProcessGroup& group) {
+         if (auto pair = group.new_group({2, 1}))
+           ParameterClient({torch::ones({2})}, *pair);
+       }))
+    EXPECT_THAT(
+        message_of(failure),
+        AnyOf("", HasSubstr("expected a ParameterServer on rank 2, got a ParameterClient")));
+}
+
+TEST(ParameterClient, NamesAServerThatIsGoneAsTheJobDoes) {
+  const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
+    auto pair = group.new_group({2, 1});
+    if (!pair)
+      return;
+    const at::Tensor weight = torch::ones({2});
+    if (group.rank() == 2) {
+      const ParameterServer server({weight}, *pair, make_plain_sgd);
+      throw std::runtime_error("the disk is full");
+    }
+    ParameterClient client({weight}, *pair);
+    client.pull();
+  });
+  EXPECT_THAT(message_of(failures[1]),
+              HasSubstr("ParameterClient: pull on rank 1: expected server rank 2 to answer"));
 }
 
 TEST(ParameterClient, RefusesAPushWithoutAPullAndCallsAfterFinish) {
