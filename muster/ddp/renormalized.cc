@@ -5,15 +5,16 @@
 #include <string>
 
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 // LibTorch has two modules that do it.
-std::vector<NamedTensor> renormalized_weights(const torch::nn::Module& model) {
+std::vector<NamedTensor> weights_with_max_norm(const torch::nn::Module& model) {
   std::vector<NamedTensor> found;
   const auto look_at = [&](const std::string& name, const auto* embedding) {
-    if (embedding != nullptr && embedding->options.max_norm() && embedding->weight.requires_grad())
+    if (embedding != nullptr && embedding->options.max_norm())
       found.push_back({name, embedding->weight});
   };
   model.apply([&](const std::string& name, const torch::nn::Module& module) {
@@ -21,6 +22,11 @@ std::vector<NamedTensor> renormalized_weights(const torch::nn::Module& model) {
     look_at(name, module.as<torch::nn::EmbeddingBag>());
   });
   return found;
+}
+
+std::vector<NamedTensor> renormalized_weights(const torch::nn::Module& model) {
+  return filtered(weights_with_max_norm(model),
+                  [](const NamedTensor& weight) { return weight.tensor.requires_grad(); });
 }
 
 // The weights may have been meant to be trained so, as in PyTorch, so it is no error.

@@ -12,8 +12,10 @@
 
 namespace muster {
 
-// The trained weights of such embeddings, by the names of these. (What a frozen one gives is the
-// same on every rank, whatever was written before.)
+// The weights of such embeddings, by the names of these.
+std::vector<NamedTensor> weights_with_max_norm(const torch::nn::Module& model);
+// The trained ones of them. (What a frozen one gives is the same on every rank, whatever was
+// written before.)
 std::vector<NamedTensor> renormalized_weights(const torch::nn::Module& model);
 
 // Rank 0 warns of each, in the name of `owner`; nobody does in a group of one.

@@ -122,6 +122,8 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   optim::record_parts(unit.tensors);
   optim::mark_divided_gradients(unit.tensors);
   optim::mark_divided_gradients(unit.parameters);
+  for (const NamedTensor& weight : weights_with_max_norm(module))
+    unit.renormalized.insert(weight.tensor.unsafeGetTensorImpl());
   std::vector<NamedTensor> renormalized = renormalized_weights(module);
   std::erase_if(renormalized, [&](const NamedTensor& weight) {
     return set_->owners.at(weight.tensor.unsafeGetTensorImpl()) != &unit;

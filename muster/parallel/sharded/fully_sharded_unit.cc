@@ -280,6 +280,7 @@ void FullyShardedUnit::gather() {
   use_on_this_stream({flat, sent});
   sent.reset();
   require_expected(flat);
+  versions = mapped(parameters, &Tensor::_version);
 }
 
 // A gather that was started ahead is ended first: its memory may still be written. `kept` holds the
@@ -394,12 +395,30 @@ void FullyShardedUnit::check_outputs(const std::vector<ForwardOutput>& outputs) 
   }
 }
 
+// The gathered memory goes, and with it what was written there. (An embedding with max_norm scales
+// its rows anew in each forward.)
+void FullyShardedUnit::require_unwritten() const {
+  for (const size_t i : indices_of(parameters)) {
+    if (parameters[i]._version() == versions[i] ||
+        renormalized.contains(parameters[i].unsafeGetTensorImpl()))
+      continue;
+    throw failed_precondition(
+        "fully sharded: expected a forward that leaves parameters as they are, got a change of '",
+        names[i],
+        "', which would be lost with the gathered memory (rank ",
+        group.job_rank(),
+        "); change it while whole_parameters() lives, or leave what a forward updates, such as a "
+        "teacher, out of the wrapped modules");
+  }
+}
+
 void FullyShardedUnit::after_forward(const std::vector<ForwardOutput>& outputs,
                                      uint64_t first_node) {
   runs = false;
   if (parameters.empty())
     return;
   check_outputs(outputs);
+  require_unwritten();
   const bool to_backward =
       std::any_of(outputs.begin(), outputs.end(), [](const ForwardOutput& output) {
         return at::GradMode::is_enabled() && output.tensor.grad_fn() != nullptr;

@@ -122,6 +122,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   void require_same_trained() const;
   void after_forward(const std::vector<ForwardOutput>& outputs, uint64_t first_node);
   void watch_backward(const std::vector<ForwardOutput>& outputs, uint64_t first_node);
+  void require_unwritten() const;
   void check_outputs(const std::vector<ForwardOutput>& outputs) const;
   void before_backward();
   void on_output(FullyShardedUse& use);
@@ -161,7 +162,8 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::unique_ptr<GradientStandIns> stand_ins;    // of the parameters
   std::unique_ptr<UnreducedGradients> unreduced;  // in the tensors
   Tensor whole;                                   // of whole_parameters()
-  std::vector<int64_t> versions;                  // of the parameters when they became whole
+  std::vector<int64_t> versions;  // of the parameters when they became whole, or were gathered
+  std::set<const c10::TensorImpl*> renormalized;  // parameters that their embeddings write to
   std::map<size_t, int64_t> expected;  // hashes of parameters that got new values, by their places
   int64_t expected_part = 0;           // that of the part with them
 

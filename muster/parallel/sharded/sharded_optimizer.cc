@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <set>
@@ -49,6 +50,7 @@ struct ShardBucket {
   std::vector<size_t> places;  // of the parameters in their group
   FlatLayout layout;
   Tensor flat;
+  int64_t gathered_version = 0;  // of flat, when all ranks had the same in it
   std::vector<FlatPiece> pieces;
   Tensors tensors;            // the pieces: this rank's elements, in the flat buffer's memory
   std::vector<bool> trained;  // the parameters that were at construction
@@ -158,10 +160,12 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   void require_same_groups(const Groups& groups) const;
   void require_same_type(const Tensor& parameter, const Tensor& place) const;
   void require_same_trained() const;
+  void require_unwritten_parts() const;
   void require_sole_claim() const;
   void require_averaged_gradients() const;
   bool has_local_gradient() const;
   void gather();
+  void note_versions();
 
   ProcessGroup group;
   ShardedOptimizerOptions options;
@@ -219,6 +223,7 @@ void ShardsState::make_buckets(const Groups& groups) {
                                                             options.replicate_group,
                                                             bucket.flat.scalar_type());
   }
+  note_versions();
 }
 
 // Each group has this rank's pieces of its parameters, and its own options.
@@ -315,6 +320,7 @@ void ShardsState::begin_backward() {
   if (reducing)
     return;
   require_same_trained();
+  require_unwritten_parts();
   for (ShardBucket& bucket : buckets)
     bucket.gradients->drop();
   under_way.clear();
@@ -511,6 +517,21 @@ void ShardsState::require_same_trained() const {
   }
 }
 
+// The other ranks have a part's values from the last step: the forward has computed with those, and
+// this rank's with others.
+void ShardsState::require_unwritten_parts() const {
+  const bool is_written = std::ranges::any_of(buckets, [](const ShardBucket& bucket) {
+    return static_cast<int64_t>(bucket.flat._version()) != bucket.gathered_version;
+  });
+  if (!is_written)
+    return;
+  throw failed_precondition(
+      "sharded optimizer: expected the parts of param_groups() as the last step has left them in a "
+      "backward, got ones that were changed since, which the other ranks have not got (rank ",
+      group.job_rank(),
+      "); change net->parameters() on all ranks, or the parts between a backward and step()");
+}
+
 // Each would take the gradient away from the other. That two live is no fault yet: a new one is
 // often made before the old one goes. All ranks have the same ones, and throw together.
 void ShardsState::require_sole_claim() const {
@@ -553,6 +574,13 @@ void ShardsState::gather() {
   for (ShardBucket& bucket : buckets)
     for (const Tensor& parameter : bucket.parameters)
       parameter.unsafeGetTensorImpl()->bump_version();
+  note_versions();
+}
+
+// The parts share the flat buffer's version, and the parameters have their own.
+void ShardsState::note_versions() {
+  for (ShardBucket& bucket : buckets)
+    bucket.gathered_version = static_cast<int64_t>(bucket.flat._version());
 }
 
 // All ranks construct it together. `kind` is null for an optimizer that cannot step parts.
