@@ -7,6 +7,7 @@
 #include "muster/checkpoint/training/checkpoints.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"
+#include "tests/support/times.h"
 
 namespace muster::testing {
 namespace {
@@ -68,6 +69,42 @@ TEST(CheckpointsSteps, OfASecondLoopFollowThoseOfTheFirst) {
     }
     EXPECT_THAT(taken, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8)) << dies_after;
   }
+}
+
+// A second loader counts from 0, unless the program adds the steps of the first.
+TEST(CheckpointsSteps, ThatBeginAnewAreWarnedOfOnce) {
+  const auto said = [](int64_t first_of_second) {
+    const test::TempFolder folder;
+    ::testing::internal::CaptureStderr();
+    run_ranks(2, [&](ProcessGroup& group) {
+      const torch::nn::Linear net(1, 1);
+      Checkpoints checkpoints(group, {.folder = folder.path(), .every = 2});
+      checkpoints.add("model", net);
+      for (const int64_t before : {int64_t{0}, first_of_second, 2 * first_of_second})
+        for (int64_t step = 1; step <= 6; ++step)
+          checkpoints.save_or_stop(before + step);
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const char* const warning = "expected steps that grow, got step 2 after step 6";
+  EXPECT_EQ(times(said(0), warning), 1U);
+  EXPECT_EQ(times(said(6), "steps that grow"), 0U);
+}
+
+// What a training goes back to is no step that begins anew.
+TEST(CheckpointsSteps, AfterGoingBackAreNotWarnedOf) {
+  const test::TempFolder folder;
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](ProcessGroup& group) {
+    const torch::nn::Linear net(1, 1);
+    Checkpoints checkpoints(group, {.folder = folder.path(), .every = 1});
+    checkpoints.add("model", net);
+    for (int64_t step = 1; step <= 3; ++step)
+      checkpoints.save_or_stop(step);
+    checkpoints.go_back(2);
+    checkpoints.save_or_stop(2);
+  });
+  EXPECT_EQ(times(::testing::internal::GetCapturedStderr(), "steps that grow"), 0U);
 }
 
 TEST(CheckpointsSteps, EndWithTheStepInWhichTheJobIsToStop) {

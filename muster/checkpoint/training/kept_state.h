@@ -25,6 +25,9 @@ struct TrainingBranch {
   // How often the training has gone back (Checkpoints::go_back); later states are newer, whatever
   // their step.
   int64_t goings_back = 0;
+  // That this process saved last, since it restored a state. Below 0: none.
+  int64_t saved_step = -1;
+  bool has_warned_of_lower_step = false;
 };
 
 struct KeptState {
