@@ -14,19 +14,19 @@ class App;
 namespace muster {
 
 struct FlagHelp {
-  Strings names = {};      // "-n", "--nproc-per-node"
-  std::string value = {};  // "N"; "" for a flag without one
-  std::string text = {};
-  std::string variable = {};  // of the environment; or ""
+  Strings names{};      // "-n", "--nproc-per-node"
+  std::string value{};  // "N"; "" for a flag without one
+  std::string text{};
+  std::string variable{};  // of the environment; or ""
 };
 
 struct CommandHelp {
-  Strings path = {};  // {"muster", "tasks", "show"}
-  std::string text = {};
-  std::string examples = {};
-  std::vector<FlagHelp> flags = {};
-  std::vector<FlagHelp> arguments = {};  // by place: their names are "PROGRAM", "RUN_DIR"
-  std::vector<CommandHelp> commands = {};
+  Strings path{};  // {"muster", "tasks", "show"}
+  std::string text{};
+  std::string examples{};
+  std::vector<FlagHelp> flags{};
+  std::vector<FlagHelp> arguments{};  // by place: their names are "PROGRAM", "RUN_DIR"
+  std::vector<CommandHelp> commands{};
 
   const std::string& name() const { return path.back(); }
 };

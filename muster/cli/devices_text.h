@@ -13,7 +13,7 @@ using LeaseLines = std::map<std::string, std::string>;
 
 struct DevicesTextOptions {
   bool leases = false;  // with the column "leased by"
-  LeaseLines holders = {};
+  LeaseLines holders{};
 };
 
 // Shows of each host its GPUs with their MIG instances, how they are linked, and its CPU. What is

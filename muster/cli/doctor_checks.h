@@ -19,8 +19,8 @@ const char* to_string(CheckStatus status);
 
 struct CheckResult {
   CheckStatus status = CheckStatus::ok;
-  std::string text = {};  // what was found
-  std::string fix = {};   // what to do about it; empty when nothing is to be done
+  std::string text{};  // what was found
+  std::string fix{};   // what to do about it; empty when nothing is to be done
   bool operator==(const CheckResult&) const = default;
 };
 

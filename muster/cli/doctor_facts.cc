@@ -47,7 +47,7 @@ void look_at_devices(DoctorFacts& facts) {
 
 // Other hosts would reach this one by the addresses that its name resolves to.
 void resolve_host_name(DoctorFacts& facts) {
-  addrinfo hints = {};
+  addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* list = nullptr;
   if (const int error = ::getaddrinfo(facts.host.name.c_str(), nullptr, &hints, &list);
@@ -80,7 +80,7 @@ void find_master(DoctorFacts& facts, const std::string& master) {
 
 // A container's /dev/shm is often small, and a program that writes to a full one ends by SIGBUS.
 void look_at_shared_memory(DoctorFacts& facts) {
-  struct statvfs info = {};
+  struct statvfs info{};
   if (::statvfs("/dev/shm", &info) != 0)
     return;
   facts.shm_total_bytes = uint64_t{info.f_blocks} * info.f_frsize;
@@ -91,7 +91,7 @@ void look_at_shared_memory(DoctorFacts& facts) {
 // Binds a free port of loopback, and finds out who has the port that ranks are to meet at.
 void look_at_ports(DoctorFacts& facts, const std::string& master_port) {
   const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
+  sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (!fd.valid() ||

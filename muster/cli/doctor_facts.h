@@ -19,41 +19,41 @@
 namespace muster {
 
 struct DoctorOptions {
-  std::string master = {};  // the host that ranks are to meet on; empty: MASTER_ADDR
+  std::string master{};  // the host that ranks are to meet on; empty: MASTER_ADDR
   std::string python =
       {};  // a Python that is asked for its torch; empty: only files are looked for
 };
 
 struct DoctorFacts {
-  std::string root = {};  // the folder that holds proc/, sys/ and dev/; empty: this machine's
+  std::string root{};  // the folder that holds proc/, sys/ and dev/; empty: this machine's
   uid_t user = 0;
-  Environment environment = {};
+  Environment environment{};
 
-  Host host = {};  // with links and full detail
-  std::string probe_error = {};
+  Host host{};  // with links and full detail
+  std::string probe_error{};
 
-  Strings host_addresses = {};  // that host.name resolves to
-  std::string resolve_error = {};
+  Strings host_addresses{};  // that host.name resolves to
+  std::string resolve_error{};
 
-  std::string master = {};            // empty: none is known
-  std::string master_address = {};    // of ours, that traffic to it leaves from
-  std::string master_interface = {};  // which has that address
-  std::string master_error = {};
+  std::string master{};            // empty: none is known
+  std::string master_address{};    // of ours, that traffic to it leaves from
+  std::string master_interface{};  // which has that address
+  std::string master_error{};
 
-  std::optional<uint64_t> shm_total_bytes = {};  // nothing: no /dev/shm
+  std::optional<uint64_t> shm_total_bytes{};  // nothing: no /dev/shm
   uint64_t shm_free_bytes = 0;
   bool shm_writable = false;
 
-  std::string port_error = {};          // why no port of loopback can be bound; empty when one can
-  std::string master_port_holder = {};  // who listens on MASTER_PORT, where that is set
+  std::string port_error{};          // why no port of loopback can be bound; empty when one can
+  std::string master_port_holder{};  // who listens on MASTER_PORT, where that is set
 
-  std::string lease_folder = {};
-  std::string lease_error = {};
-  std::map<GpuUuid, std::vector<LeaseHolder>> leases = {};
+  std::string lease_folder{};
+  std::string lease_error{};
+  std::map<GpuUuid, std::vector<LeaseHolder>> leases{};
 
-  std::string asked_python = {};   // --python
-  std::string python_answer = {};  // "2.15.0+cu130 /…/torch", or empty
-  std::string python_error = {};
+  std::string asked_python{};   // --python
+  std::string python_answer{};  // "2.15.0+cu130 /…/torch", or empty
+  std::string python_error{};
 };
 
 // Blocking: for name resolution and the driver; with `python`, for importing torch (a minute at

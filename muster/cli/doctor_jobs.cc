@@ -52,7 +52,7 @@ std::map<int, Process> own_processes(const DoctorFacts& facts) {
   for (const std::string& name : names_in(facts.root + "/proc")) {
     const auto pid = parse_int(name);
     const std::string folder = cat(facts.root, "/proc/", name);
-    struct stat info = {};
+    struct stat info{};
     if (!pid || ::stat(folder.c_str(), &info) != 0 || info.st_uid != facts.user)
       continue;
     const std::string status = try_read_file(folder + "/status").value_or("");

@@ -8,7 +8,7 @@ namespace muster {
 
 struct HostPort {
   std::string host;
-  std::optional<int> port = {};
+  std::optional<int> port{};
 };
 
 // "host:port", "[::1]:port", "tcp://host:port"; the port may be left out. Throws: invalid_argument

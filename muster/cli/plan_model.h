@@ -14,8 +14,8 @@ class App;
 namespace muster {
 
 struct PlanModelFlags {
-  std::string model = {};
-  std::string device_memory = {};
+  std::string model{};
+  std::string device_memory{};
 };
 
 // --model and --device-memory.

@@ -41,9 +41,9 @@ struct RunFlags {
   std::string duplicate_stderr_filters;
   std::string logs_specs;
   std::string print_completion;
-  std::optional<int> node_rank = {};
+  std::optional<int> node_rank{};
   std::string master_addr;  // empty: torchrun's default for the case
-  std::optional<int> master_port = {};
+  std::optional<int> master_port{};
   std::string local_addr;
   std::string numa_binding = "none";
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";

@@ -14,7 +14,7 @@ struct WatchOptions {
   int count = 0;  // how often; 0: until SIGINT
   // Stands before each text but the first, if texts are not redrawn in place.
   std::string separator = "----\n";
-  std::function<bool()> goes_on = {};  // asked after each text; empty: it does
+  std::function<bool()> goes_on{};  // asked after each text; empty: it does
 };
 
 // Writes what `make_text` returns to `fd`: on a terminal in place, cut to its size; elsewhere, and

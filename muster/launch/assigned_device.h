@@ -15,11 +15,11 @@
 namespace muster {
 
 struct AssignedDevice {
-  std::optional<CudaOrdinal> ordinal = {};  // of the GPU to make current; nothing: the CPU
-  RankPlan assignment = {};
-  std::optional<int> local_world_size = {};  // if ranks are left out: the number of the others
-  MeshShape mesh = {};                       // of all ranks, if the launcher was given one
-  std::vector<int64_t> batch_shares = {};    // of all ranks; empty if the plan has no global batch
+  std::optional<CudaOrdinal> ordinal{};  // of the GPU to make current; nothing: the CPU
+  RankPlan assignment{};
+  std::optional<int> local_world_size{};  // if ranks are left out: the number of the others
+  MeshShape mesh{};                       // of all ranks, if the launcher was given one
+  std::vector<int64_t> batch_shares{};    // of all ranks; empty if the plan has no global batch
 };
 
 // Leaves only the first GPU's vendor: a LibTorch is built for one vendor's GPUs, and each vendor
@@ -37,8 +37,8 @@ std::optional<AssignedDevice> assigned_device(const RankEnv& env, Surplus surplu
 
 // This machine and what the environment hides of it, or MUSTER_INVENTORY's machine.
 struct SeenMachine {
-  Inventory machine = {};
-  VisibilityMasks masks = {};
+  Inventory machine{};
+  VisibilityMasks masks{};
 };
 SeenMachine see_machine();
 

@@ -18,7 +18,7 @@ namespace muster {
 struct ReportedError {
   std::string message;  // "ValueError: bad batch"
   std::string stack;
-  ErrorFacts facts = {};
+  ErrorFacts facts{};
 };
 
 // torchrun's JSON, {"message": {"message": …, "extraInfo": {"py_callstack": …}}} or {"message":
@@ -56,14 +56,14 @@ struct FailureContext {
   int attempt = 0;   // from 0, as the folder of its logs
   int restarts = 0;  // after failures: what max_restarts counts
   int max_restarts = 0;
-  std::string time = {};                     // of the first failure; ISO 8601
-  bool has_report = true;                    // failure.json could be written
-  std::string full_disk = {};                // full_disk_line() of the run's folder
-  std::vector<Divergence> divergences = {};  // of the ranks' collectives, earliest first
-  std::vector<AttemptRecord> attempts = {};  // of the job, up to this one
-  BadGpus bad_gpus = {};                     // of the job's, since it began
+  std::string time{};                     // of the first failure; ISO 8601
+  bool has_report = true;                 // failure.json could be written
+  std::string full_disk{};                // full_disk_line() of the run's folder
+  std::vector<Divergence> divergences{};  // of the ranks' collectives, earliest first
+  std::vector<AttemptRecord> attempts{};  // of the job, up to this one
+  BadGpus bad_gpus{};                     // of the job's, since it began
   // Why all ranks were killed, as an error, where none of them is the cause; empty: one is.
-  std::string fault = {};
+  std::string fault{};
 };
 
 // The card for people, several lines; `exits` in order of death. Empty when nothing failed by

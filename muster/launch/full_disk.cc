@@ -9,7 +9,7 @@
 namespace muster {
 
 std::string full_disk_line(const std::string& path, const char* what, const char* writer) {
-  struct statvfs info = {};
+  struct statvfs info{};
   const bool is_known = ::statvfs(path.c_str(), &info) == 0 && info.f_blocks > 0;
   if (!is_known || info.f_bavail > 0)
     return "";

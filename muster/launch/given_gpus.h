@@ -11,8 +11,8 @@
 namespace muster {
 
 struct GivenGpus {
-  std::string variable = {};  // which says so
-  std::string mask = {};      // as CUDA_VISIBLE_DEVICES has it
+  std::string variable{};  // which says so
+  std::string mask{};      // as CUDA_VISIBLE_DEVICES has it
 };
 
 // What the environment says, if these are fewer than the host's GPUs. Nothing where

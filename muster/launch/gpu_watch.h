@@ -15,9 +15,9 @@
 namespace muster {
 
 struct BadGpu {
-  GpuIndex index = {};
-  GpuUuid uuid = {};
-  std::string what = {};  // "3 uncorrected memory errors since the job began"
+  GpuIndex index{};
+  GpuUuid uuid{};
+  std::string what{};  // "3 uncorrected memory errors since the job began"
   bool operator==(const BadGpu&) const = default;
 };
 

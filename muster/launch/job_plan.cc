@@ -33,8 +33,8 @@ bool takes_any(const Selection& gpus) {
 
 // Why a device of a given plan does not fit this host; both are empty when it does.
 struct Unfit {
-  std::string expected = {};
-  std::string got = {};
+  std::string expected{};
+  std::string got{};
 };
 
 Unfit unfit_on(const Host& host, const DeviceAssignment& device) {

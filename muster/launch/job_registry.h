@@ -16,14 +16,14 @@
 namespace muster {
 
 struct JobNote {
-  std::string id = {};  // the run's
-  int pid = 0;          // of the launcher
+  std::string id{};  // the run's
+  int pid = 0;       // of the launcher
   // When that process began (process_start_ticks); 0: filled in, this process's.
   uint64_t started_ticks = 0;
-  std::string program = {};  // with its arguments
-  std::string run_dir = {};
+  std::string program{};  // with its arguments
+  std::string run_dir{};
   int num_ranks = 0;
-  Strings devices = {};       // of this host's ranks, each once: "GPU-<uuid>", "cpu:0"
+  Strings devices{};          // of this host's ranks, each once: "GPU-<uuid>", "cpu:0"
   int64_t since_seconds = 0;  // since 1970
   int master_port = 0;        // that this launcher holds for rank 0; 0: none
   bool operator==(const JobNote&) const = default;

@@ -24,7 +24,7 @@ namespace {
 
 std::string time_text(std::chrono::system_clock::time_point at) {
   const std::time_t seconds = std::chrono::system_clock::to_time_t(at);
-  std::tm local = {};
+  std::tm local{};
   ::localtime_r(&seconds, &local);
   char text[40];
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S%z", &local)};

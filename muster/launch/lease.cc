@@ -181,7 +181,7 @@ Fd LeaseFolder::open_file(const std::string& name, bool create) const {
     return {};
   if (!file.valid())
     fail_errno(errno, "lease: cannot open '", path_, "/", name, "'");
-  struct stat info = {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     throw failed_precondition(
         "lease: expected an ordinary file, got '", path_, "/", name, "'; remove it");
@@ -196,14 +196,14 @@ void Lease::end() {
 }
 
 std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
-  struct stat file = {};
+  struct stat file{};
   if (!folder_.valid() ||
       ::fstatat(folder_.get(), file_name(gpu).c_str(), &file, AT_SYMLINK_NOFOLLOW) != 0) {
     return std::nullopt;
   }
   for (const std::string& word : split(options_.inherited, ',')) {
     const auto fd = parse_count(word);
-    struct stat info = {};
+    struct stat info{};
     const bool is_open = fd && ::fstat(*fd, &info) == 0;
     if (!is_open || info.st_dev != file.st_dev || info.st_ino != file.st_ino)
       continue;

@@ -32,8 +32,8 @@ struct LeaseNote {
   int pid = 0;  // of who took it; 0: this process
   // When that process began, as /proc says; filled in when the lease is taken.
   uint64_t started_ticks = 0;
-  std::string job = {};  // the run's id
-  std::string program = {};
+  std::string job{};  // the run's id
+  std::string program{};
   int64_t since_seconds = 0;  // on the calendar's clock, since 1970; 0: now
   uint64_t memory_bytes = 0;  // of the GPU's memory, reserved; 0: not told
   bool operator==(const LeaseNote&) const = default;
@@ -41,7 +41,7 @@ struct LeaseNote {
 
 struct LeaseHolder {
   int units = 0;
-  std::optional<LeaseNote> note = {};
+  std::optional<LeaseNote> note{};
   bool alive = false;  // note->pid still runs; otherwise what it started holds the lease
 };
 
@@ -72,26 +72,26 @@ class Lease {
 using Leases = std::vector<Lease>;
 
 struct LeaseWish {
-  GpuUuid gpu = {};
+  GpuUuid gpu{};
   int units = kWholeGpu;
 };
 
 struct LeaseRefusal {
-  GpuUuid gpu = {};
-  std::vector<LeaseHolder> holders = {};
+  GpuUuid gpu{};
+  std::vector<LeaseHolder> holders{};
 };
 
 struct LeaseResult {
-  Leases leases = {};                   // in order of UUID; empty when something was refused
-  std::vector<LeaseRefusal> busy = {};  // every wish that cannot be had now
+  Leases leases{};                   // in order of UUID; empty when something was refused
+  std::vector<LeaseRefusal> busy{};  // every wish that cannot be had now
 };
 
 struct LeaseOptions {
-  std::string folder = {};  // empty: default_runtime_folder()
+  std::string folder{};  // empty: default_runtime_folder()
   // False: only look. Without the folder nothing is held and nothing can be taken.
   bool create = true;
   // The value of MUSTER_LEASE_FD: leases that this process holds already are no obstacle to it.
-  std::string inherited = {};
+  std::string inherited{};
   milliseconds patience{10'000};  // for another process that is just taking a lease
 };
 

@@ -38,8 +38,8 @@ struct LeasePlanOptions {
   // Whether other GPUs will do where planned ones are busy, as for --gpus free:2. Otherwise a job
   // that asked for certain GPUs, or for all, waits for them or fails.
   bool replan = false;
-  std::optional<milliseconds> wait = {};  // nothing: do not wait
-  milliseconds poll{200};                 // while waiting
+  std::optional<milliseconds> wait{};  // nothing: do not wait
+  milliseconds poll{200};              // while waiting
   // Called once, with a line that says for what the job waits.
   std::function<void(const std::string&)> on_wait = [](const std::string& line) {
     log_info(line);
@@ -52,8 +52,8 @@ struct LeasePlanOptions {
 inline constexpr milliseconds kWaitForever = milliseconds::max();
 
 struct LeasedPlan {
-  Plan plan = {};
-  Leases leases = {};
+  Plan plan{};
+  Leases leases{};
 };
 
 // Makes a plan by `make_plan`, which is told what to leave out (nothing at first; see

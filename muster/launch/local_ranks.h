@@ -21,27 +21,27 @@ struct GroupResult {
   RankExits exits;         // in the order of death, without those that were replaced
   int stopped_by = 0;      // the signal that the launcher got, if it did
   bool timed_out = false;  // the time limit was over first
-  std::string fault = {};  // why all were killed where no rank is the cause, as an error; empty: no
+  std::string fault{};     // why all were killed where no rank is the cause, as an error; empty: no
   bool all_gone = true;    // false: a process is left that even SIGKILL did not end
 };
 
 struct GroupRules {
   milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
-  std::optional<TimePoint> until = {};    // the job's time limit
+  std::optional<TimePoint> until{};       // the job's time limit
   milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
   // Rank 0 of these may listen there, and nobody of another user; 0: there is no port to watch.
   int master_port = 0;
   // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a
   // failure.
-  std::optional<milliseconds> stopped_for = {};
+  std::optional<milliseconds> stopped_for{};
   FailurePolicy failure_policy = FailurePolicy::end;
   Replacing* replacing = nullptr;  // with `replace`: who decides about the other process
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in
   // it yet.
-  std::function<void(const RankExit&)> on_rank_failed = {};
+  std::function<void(const RankExit&)> on_rank_failed{};
   // Somebody waits for the end of these ranks: who reads their output gets no more time than after
   // a stop.
-  std::function<bool()> is_awaited = {};
+  std::function<bool()> is_awaited{};
 };
 
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.

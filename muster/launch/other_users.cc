@@ -32,7 +32,7 @@ std::string user_name(uid_t uid) {
 // entry in /proc here.
 std::optional<std::string> describe_other(const GpuProcess& process) {
   std::string who;
-  struct stat info = {};
+  struct stat info{};
   if (::stat(cat("/proc/", process.pid).c_str(), &info) != 0) {
     who = "not visible from here";
   } else if (info.st_uid == ::geteuid()) {

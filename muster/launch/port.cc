@@ -42,7 +42,7 @@ Fd bind_everywhere(int port, bool reuse) {
     set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (reuse)
       set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    sockaddr_in6 address = {};
+    sockaddr_in6 address{};
     address.sin6_family = AF_INET6;
     address.sin6_port = htons(port);
     if (is_bound_to(fd, address))
@@ -55,7 +55,7 @@ Fd bind_everywhere(int port, bool reuse) {
     return {};
   if (reuse)
     set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-  sockaddr_in address = {};
+  sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   if (!is_bound_to(fd, address))
@@ -64,7 +64,7 @@ Fd bind_everywhere(int port, bool reuse) {
 }
 
 int bound_port(int fd) {
-  sockaddr_storage address = {};
+  sockaddr_storage address{};
   socklen_t size = sizeof(address);
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
     fail_errno("getsockname", errno);
@@ -143,7 +143,7 @@ std::string port_holder(int port) {
 
 // An address belongs to this host if a socket can be bound to it.
 void check_master_address(const std::string& address) {
-  addrinfo hints = {};
+  addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* list = nullptr;
   const int rc = ::getaddrinfo(address.c_str(), nullptr, &hints, &list);

@@ -17,7 +17,7 @@ namespace muster {
 struct RankRendezvousOptions {
   std::string address = "127.0.0.1";  // that the store listens on
   int master_port = 0;                // 0: a free one
-  Secret secret = {};                 // empty: a fresh one, unless `no_auth`
+  Secret secret{};                    // empty: a fresh one, unless `no_auth`
   bool no_auth = false;
 };
 

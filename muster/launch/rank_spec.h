@@ -28,9 +28,9 @@ struct JobFacts {
   std::string plan_path;  // absolute
   std::string master_addr;
   int master_port = 0;
-  std::string interface = {};    // on the way to the ranks of other hosts; empty: none, or loopback
-  std::string store;             // MUSTER_STORE: where all ranks meet
-  std::string agent_store = {};  // MUSTER_AGENT_STORE: this launcher's own
+  std::string interface{};    // on the way to the ranks of other hosts; empty: none, or loopback
+  std::string store;          // MUSTER_STORE: where all ranks meet
+  std::string agent_store{};  // MUSTER_AGENT_STORE: this launcher's own
   int secret_fd = -1;
   std::string leases;        // MUSTER_LEASE_FD
   int cores = 1;             // of this host, for all its ranks

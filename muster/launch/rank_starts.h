@@ -58,11 +58,11 @@ class RankStarts {
     int slot = 0;
     RankSpec spec;
     std::string process;
-    std::string earlier_error_file = {};       // of the rank that the process was before
-    std::optional<Output::StreamId> out = {};  // nothing: it is no pipe
-    std::optional<Output::StreamId> err = {};
+    std::string earlier_error_file{};       // of the rank that the process was before
+    std::optional<Output::StreamId> out{};  // nothing: it is no pipe
+    std::optional<Output::StreamId> err{};
     pid_t pid = -1;
-    TimePoint at = {};
+    TimePoint at{};
   };
   Fd open_input();
   const Started& start_of(const ChildExit& end) const;

@@ -20,8 +20,8 @@ namespace muster {
 // Questions about the process in a slot.
 struct RejoinQuestions {
   // Asked a few times a second, of those that have not come.
-  std::function<bool(int slot)> has_come = {};
-  std::function<bool(int slot)> is_saving = {};  // asked of those whose time is half over
+  std::function<bool(int slot)> has_come{};
+  std::function<bool(int slot)> is_saving{};  // asked of those whose time is half over
 };
 
 struct RejoinLimits {

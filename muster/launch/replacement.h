@@ -27,7 +27,7 @@ class Store;
 // Ranks that failed together, the cause first, and what is left on this host.
 struct RankFailures {
   RankExits failed;
-  std::set<int> left = {};       // the ranks that go on
+  std::set<int> left{};          // the ranks that go on
   bool some_have_ended = false;  // well, and so are not there for a new generation
 };
 
@@ -35,28 +35,28 @@ struct RankFailures {
 struct NextGeneration {
   int number = 0;
   // Those of all of this host's ranks, in the order in which they were started.
-  RankSpecs specs = {};
+  RankSpecs specs{};
   milliseconds pause{0};  // before processes are started; the others are told at once
-  std::string why = {};
+  std::string why{};
 };
 
 // Between run_local_ranks and whoever replaces ranks.
 struct Replacing {
   // True: go_on() follows, now or later, or the end of all. False: the others are to end now.
-  std::function<bool(const RankFailures&)> replace = {};
+  std::function<bool(const RankFailures&)> replace{};
   // These go through this host's store; `process` is a process_name.
   std::function<void(const std::string& process, const NextGeneration&, const RankSpec&)> announce =
       {};
-  std::function<bool(const std::string& process, int generation)> has_come = {};
+  std::function<bool(const std::string& process, int generation)> has_come{};
   // Whether the process is in the midst of a checkpoint, for which it is given time.
-  std::function<bool(const std::string& process)> is_saving = {};
+  std::function<bool(const std::string& process)> is_saving{};
   milliseconds patience{30'000};                               // with a process that does not come
   milliseconds patience_with_saves = std::chrono::minutes(5);  // more, while it saves
   bool others_run_elsewhere = false;                           // the job has ranks on other hosts
   // A process that was to come to the generation had done its work already: all here end.
-  std::function<void(const std::string& why)> on_given_up = {};
+  std::function<void(const std::string& why)> on_given_up{};
   // run_local_ranks sets it while it runs, for callbacks of its loop. Throws: SpawnError, io.
-  std::function<void(const NextGeneration&)> go_on = {};
+  std::function<void(const NextGeneration&)> go_on{};
 };
 
 // One whose words go through the store of this launcher, and that looks at the ranks' files in

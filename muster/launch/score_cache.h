@@ -15,11 +15,11 @@ namespace muster {
 inline constexpr const char* kScoreType = "float32";  // whose scores plans are made by
 
 struct MeasuredScore {
-  std::string device = {};  // a UUID, or "cpu" for a CPU slot of `host`
-  std::string host = {};
-  std::string model = {};     // of a CPU slot: cpu_slot_model
-  std::string driver = {};    // a GPU measured with another driver is measured anew
-  std::string dtype = {};     // "float32"
+  std::string device{};  // a UUID, or "cpu" for a CPU slot of `host`
+  std::string host{};
+  std::string model{};        // of a CPU slot: cpu_slot_model
+  std::string driver{};       // a GPU measured with another driver is measured anew
+  std::string dtype{};        // "float32"
   double score = 0;           // training samples a second; only ratios count
   int64_t batch_size = 0;     // that gave it
   int64_t since_seconds = 0;  // when, since 1970

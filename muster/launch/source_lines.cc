@@ -86,7 +86,7 @@ void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
 // A module that was built anew since has other offsets. One with a time of the future was built
 // before the clock was set back.
 bool has_changed_since(const std::string& module, std::chrono::system_clock::time_point taken) {
-  struct stat info = {};
+  struct stat info{};
   if (::stat(module.c_str(), &info) != 0)
     return false;
   const auto changed = std::chrono::system_clock::from_time_t(info.st_mtime);

@@ -17,9 +17,9 @@
 namespace muster {
 
 struct SuccessorCallbacks {
-  std::function<void(RankExits&)> explain = {};  // completes what is known of ends
-  std::function<void()> on_generation = {};  // one begins; the ends before it have been explained
-  std::function<void(int slot)> on_start = {};  // the slot has a process again
+  std::function<void(RankExits&)> explain{};  // completes what is known of ends
+  std::function<void()> on_generation{};      // one begins; the ends before it have been explained
+  std::function<void(int slot)> on_start{};   // the slot has a process again
 };
 
 class Successors : NoCopy {

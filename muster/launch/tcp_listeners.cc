@@ -115,7 +115,7 @@ std::optional<std::vector<TcpListener>> TcpListeners::on(int port) {
 // Adds the listeners of one address family. The kernel answers within the call that asks. False:
 // this kernel does not answer.
 bool TcpListeners::ask(int port, int family, std::vector<TcpListener>& found) {
-  Question question = {};
+  Question question{};
   question.header.nlmsg_len = sizeof(question);
   question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   question.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;

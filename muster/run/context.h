@@ -33,8 +33,8 @@ class Context {
     RankPlan assignment;
     c10::Device device = c10::kCPU;
     ProcessGroup group;
-    MeshShape mesh = {};
-    std::vector<int64_t> batch_shares = {};
+    MeshShape mesh{};
+    std::vector<int64_t> batch_shares{};
     const std::atomic<int>* stop = nullptr;  // nonzero: stop, as if a signal had come
   };
   explicit Context(Parts parts) : parts_(std::move(parts)) {}

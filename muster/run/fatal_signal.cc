@@ -36,7 +36,7 @@ constexpr std::pair<int, const char*> kFatal[] = {{SIGSEGV, "SIGSEGV"},
                                                   {SIGABRT, "SIGABRT"}};
 constexpr size_t kSignalStack = size_t{128} << 10;
 
-std::array<char, 64> g_name = {};
+std::array<char, 64> g_name{};
 std::atomic<pid_t> g_reporter = 0;  // the thread that reports; 0: none yet
 std::atomic<int> g_signal = 0;      // the signal that it reports
 
@@ -191,7 +191,7 @@ void end_by_signal(int) {
 // for this one. The process then ends after some seconds, without the rest of its stack.
 void end_soon() {
   constexpr unsigned kSeconds = 5;
-  struct sigaction action = {};
+  struct sigaction action{};
   action.sa_handler = end_by_signal;
   ::sigaction(SIGALRM, &action, nullptr);
   unblock(SIGALRM);
@@ -226,7 +226,7 @@ void on_fatal_signal(int signal, siginfo_t* info, void* context) {
 // Gives the calling thread an alternate stack for handlers, unless it has one. A stack overflow
 // leaves no room on the thread's own.
 void give_signal_stack() {
-  stack_t given = {};
+  stack_t given{};
   if (::sigaltstack(nullptr, &given) != 0 || (given.ss_flags & SS_DISABLE) == 0)
     return;
   static std::array<char, kSignalStack> memory;
@@ -253,7 +253,7 @@ void show_fatal_signals(const std::string& name) {
   Stack::here();  // the first loads the unwinder, which a handler must not
   give_signal_stack();
   for (const auto& [signal, name_of_it] : kFatal) {
-    struct sigaction action = {};
+    struct sigaction action{};
     if (::sigaction(signal, nullptr, &action) != 0)
       continue;
     if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL)

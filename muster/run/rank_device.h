@@ -15,9 +15,9 @@ namespace muster {
 struct RankDevice {
   c10::Device device = c10::kCPU;
   RankPlan assignment;
-  std::optional<int> local_world_size = {};  // these three: as AssignedDevice's
-  MeshShape mesh = {};
-  std::vector<int64_t> batch_shares = {};
+  std::optional<int> local_world_size{};  // these three: as AssignedDevice's
+  MeshShape mesh{};
+  std::vector<int64_t> batch_shares{};
 };
 
 // LibTorch's device for the GPU with this ordinal among those that the process sees.

@@ -71,7 +71,7 @@ const char* program_path() {
 // an executable that is linked to a fixed address has the base 0.
 Place place_of(const void* address, bool exact) {
   const auto at = reinterpret_cast<uintptr_t>(address) - (exact ? 0 : 1);
-  Dl_info info = {};
+  Dl_info info{};
   link_map* map = nullptr;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the address before one to return to
   const bool found = ::dladdr1(reinterpret_cast<const void*>(at),

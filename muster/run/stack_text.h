@@ -14,7 +14,7 @@ namespace muster {
 struct Stack {
   static constexpr int kMostFrames = 64;
   int size = 0;
-  std::array<void*, kMostFrames> frames = {};
+  std::array<void*, kMostFrames> frames{};
 
   [[gnu::noinline]] static Stack here();  // from the caller on
   void drop_first();

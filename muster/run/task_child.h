@@ -63,10 +63,10 @@ void answer_with_error(const TaskOrder& order, const std::string& message);  // 
 std::optional<std::string> result_of(const std::string& answer);
 
 struct TaskChild {
-  Strings argv = {};     // of the program, with its own name first
-  TaskOrder order = {};  // without the descriptors
-  VisibilityVariables variables = {};
-  Ints leases = {};     // descriptors of the leases on its GPUs
+  Strings argv{};     // of the program, with its own name first
+  TaskOrder order{};  // without the descriptors
+  VisibilityVariables variables{};
+  Ints leases{};        // descriptors of the leases on its GPUs
   int num_threads = 1;  // OMP_NUM_THREADS, unless that is set
 };
 

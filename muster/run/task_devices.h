@@ -18,19 +18,19 @@
 namespace muster {
 
 struct TaskDevice {
-  std::string label = {};          // "GPU 1", "CPU slot 0"
-  c10::Device device = c10::kCPU;  // in this process; the CPU if the machine is simulated
-  std::string uuid = {};           // of a real GPU; empty: none
-  bool alone = false;              // a MIG instance that only a process with its own mask can see
-  VisibilityVariables variables = {};  // limits a child to this device
-  RankPlan as_rank = {};               // a plan's entry for a rank on it
+  std::string label{};              // "GPU 1", "CPU slot 0"
+  c10::Device device = c10::kCPU;   // in this process; the CPU if the machine is simulated
+  std::string uuid{};               // of a real GPU; empty: none
+  bool alone = false;               // a MIG instance that only a process with its own mask can see
+  VisibilityVariables variables{};  // limits a child to this device
+  RankPlan as_rank{};               // a plan's entry for a rank on it
 };
 
 struct TaskPlaces {
-  Indices devices = {};  // any of these; the first is preferred
-  size_t count = 1;      // needed at the same time, one per rank of a group
+  Indices devices{};  // any of these; the first is preferred
+  size_t count = 1;   // needed at the same time, one per rank of a group
   // Why these are CPU slots although no "cpu" was asked for; empty: as asked.
-  std::string instead = {};
+  std::string instead{};
 };
 
 class TaskDevices {

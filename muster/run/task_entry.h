@@ -34,16 +34,16 @@ struct TaskOptions {
   // "": any free GPU, or a CPU slot on a machine without GPUs. "cpu": a CPU slot. Otherwise the
   // grammar of `muster run --gpus` ("0", "GPU-8f3c", "0-3"); if it names several, any free one of
   // them.
-  std::string device = {};
+  std::string device{};
   // Use the CPU if there is no such device; logged, and noted in TaskOutcome.
   bool allow_cpu = false;
 };
 
 struct TaskGroupOptions {
-  std::optional<int> ranks = {};  // nothing: one per device
+  std::optional<int> ranks{};  // nothing: one per device
   // Where its ranks may run, as in TaskOptions::device: on the first `ranks` of these that are
   // free, in this order. "cpu": CPU slots.
-  std::string devices = {};
+  std::string devices{};
   bool allow_cpu = false;        // with too few such devices run all ranks on the CPU; logged
   std::string backend = "auto";  // as RunOptions::backend
 };
@@ -57,7 +57,7 @@ class TaskContext {
     std::string place;
     uint64_t number = 0;
     const std::atomic<int>* stop = nullptr;
-    RankPlan assignment = {};  // a plan's entry for its device
+    RankPlan assignment{};  // a plan's entry for its device
   };
   explicit TaskContext(Parts parts) : parts_(std::move(parts)) {}
 
@@ -131,21 +131,21 @@ struct TaskCell {
   using Value = std::conditional_t<std::is_void_v<R>, std::monostate, R>;
   explicit TaskCell(std::string task) : name(std::move(task)) {}
   std::string name;
-  std::optional<Value> value = {};
-  std::exception_ptr error = {};
+  std::optional<Value> value{};
+  std::exception_ptr error{};
 };
 
 struct TaskEntry {
-  std::string name = {};
-  TaskOptions options = {};
+  std::string name{};
+  TaskOptions options{};
   TaskMode mode = TaskMode::thread;
-  std::optional<int> ranks = 1;                             // nothing: one per device
-  std::string backend = {};                                 // of a group
-  std::function<void(TaskContext&)> call = {};              // keeps the result
-  std::function<void(Context&)> call_rank = {};             // of a group, instead of `call`
-  std::function<void(std::exception_ptr)> fail = {};        // keeps the error
-  std::function<std::string()> result_bytes = {};           // of a process or rank
-  std::function<void(const std::string&)> take_bytes = {};  // keeps what these sent as the result
+  std::optional<int> ranks = 1;                          // nothing: one per device
+  std::string backend{};                                 // of a group
+  std::function<void(TaskContext&)> call{};              // keeps the result
+  std::function<void(Context&)> call_rank{};             // of a group, instead of `call`
+  std::function<void(std::exception_ptr)> fail{};        // keeps the error
+  std::function<std::string()> result_bytes{};           // of a process or rank
+  std::function<void(const std::string&)> take_bytes{};  // keeps what these sent as the result
 };
 
 // Wraps `fn` in a call that keeps its result. Copies of the std::function share `fn`, so it need

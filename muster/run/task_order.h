@@ -14,14 +14,14 @@ struct TaskOrder {
   // Its purpose: to run the task's function, to launch a group's ranks, or to be such a rank.
   enum class Kind { task, launcher, rank };
   Kind kind = Kind::task;
-  std::string name = {};
+  std::string name{};
   uint64_t number = 0;  // its index in the set
   // The names of all tasks of the set, by which the child knows which set is meant.
-  Strings tasks = {};
-  std::string place = {};
-  Strings rank_places = {};    // for a launcher
+  Strings tasks{};
+  std::string place{};
+  Strings rank_places{};       // for a launcher
   std::string device = "cpu";  // as the child sees it
-  std::string uuid = {};       // of that device; empty: none, or a MIG instance
+  std::string uuid{};          // of that device; empty: none, or a MIG instance
   int result_fd = -1;
   int stop_fd = -1;
   int plan_fd = -1;   // the plan of the task's ranks; a task alone is one

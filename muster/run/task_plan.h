@@ -12,8 +12,8 @@ namespace muster {
 
 struct TaskPlan {
   TaskDevices devices;
-  std::vector<TaskPlaces> places = {};  // of the tasks, in order
-  Leases leases = {};                   // of the GPUs in `places`; empty: none are to be leased
+  std::vector<TaskPlaces> places{};  // of the tasks, in order
+  Leases leases{};                   // of the GPUs in `places`; empty: none are to be leased
   // Whether groups lease their own GPUs, a subset of those above. False if the user, or the
   // launcher that assigned this process's devices, wants no leases.
   bool lease = true;

@@ -40,7 +40,7 @@ struct TaskSetOptions {
   bool lease = true;  // lease every GPU that tasks use, as `muster run` does
   // How long to wait for GPUs that other jobs hold, if tasks can use no others and not the CPU;
   // nothing: do not wait.
-  std::optional<std::chrono::milliseconds> wait = {};
+  std::optional<std::chrono::milliseconds> wait{};
 };
 
 // The result of add. It may outlive its set.
@@ -69,14 +69,14 @@ class TaskHandle {
 // The outcome of a task, for tables and logs.
 struct TaskOutcome {
   enum class State { not_started, running, done, failed };
-  std::string name = {};
+  std::string name{};
   State state = State::not_started;
-  std::string place = {};          // "GPU 1", "CPU slot 0", "GPU 0, GPU 1"; empty: not started
+  std::string place{};             // "GPU 1", "CPU slot 0", "GPU 0, GPU 1"; empty: not started
   c10::Device device = c10::kCPU;  // as the task sees it; in a group, as rank 0 sees it
   // Why it ran on the CPU although another device was wanted; empty: it did not.
-  std::string instead = {};
+  std::string instead{};
   TaskMode mode = TaskMode::thread;
-  std::string error = {};  // of a failed task
+  std::string error{};  // of a failed task
   double seconds = 0;
 };
 

@@ -50,7 +50,7 @@ class ThrownStacks {
   struct Thrown {
     const void* exception = nullptr;
     const std::type_info* type = nullptr;
-    Stack stack = {};
+    Stack stack{};
   };
 
   // Gives up after a while: in a child that was forked while another thread had the lock, nobody
@@ -65,7 +65,7 @@ class ThrownStacks {
   }
 
   std::mutex mutex_;
-  std::array<Thrown, 32> stacks_ = {};
+  std::array<Thrown, 32> stacks_{};
   size_t next_ = 0;
 };
 

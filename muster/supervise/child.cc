@@ -186,7 +186,7 @@ class ChildStack : NoCopy {
 };
 
 bool is_regular_file(const std::string& path) {
-  struct stat info = {};
+  struct stat info{};
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
@@ -204,7 +204,7 @@ SpawnError not_startable(const std::string& name, const std::string& why) {
 
 // The path is known not to be an executable file; this says why.
 SpawnError cannot_execute(const std::string& path) {
-  struct stat info = {};
+  struct stat info{};
   if (::stat(path.c_str(), &info) != 0)
     return not_found(path, cat(std::strerror(errno), "; correct the path"));
   if (S_ISDIR(info.st_mode))
@@ -274,7 +274,7 @@ std::string program_of(const ChildOptions& options) {
 
 // nohup is meant for the children too, although they get every other signal's default back.
 bool ignores_sighup() {
-  struct sigaction hangup = {};
+  struct sigaction hangup{};
   ::sigaction(SIGHUP, nullptr, &hangup);
   return hangup.sa_handler == SIG_IGN;
 }

@@ -14,7 +14,7 @@ namespace muster {
 
 // The child has ended, so that waitid answers at once.
 ChildExit exit_of(const Child& child, int id, int sent_signal) {
-  siginfo_t info = {};
+  siginfo_t info{};
   if (::waitid(P_PIDFD, child.pidfd.get(), &info, WEXITED | WNOWAIT) != 0)
     fail_errno("waitid", errno);
   ChildExit exit{.id = id, .pid = child.pid, .sent_signal = sent_signal, .at = Clock::now()};

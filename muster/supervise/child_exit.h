@@ -19,7 +19,7 @@ struct ChildExit {
   int signal = 0;
   bool core_dumped = false;
   int sent_signal = 0;  // the last signal that it was sent to end it; 0: it ended by itself
-  TimePoint at = {};
+  TimePoint at{};
 
   bool failed() const { return exit_code != 0 || signal != 0; }
 };

@@ -34,7 +34,7 @@ const char* name_of(int fd) {
 }
 
 bool is_pipe(int fd) {
-  struct stat info = {};
+  struct stat info{};
   return ::fstat(fd, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
 }
 
@@ -54,8 +54,8 @@ Console::~Console() {
 }
 
 bool Console::same_as(int fd) const {
-  struct stat mine = {};
-  struct stat other = {};
+  struct stat mine{};
+  struct stat other{};
   if (::fstat(fd_, &mine) != 0 || ::fstat(fd, &other) != 0)
     return false;
   return std::tie(mine.st_dev, mine.st_ino, mine.st_rdev) ==

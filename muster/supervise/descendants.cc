@@ -91,7 +91,7 @@ std::set<uid_t> uids_of_descendants() {
 }
 
 std::optional<FileId> file_of(int fd) {
-  struct stat info = {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0)
     return std::nullopt;
   return id_of(info);
@@ -102,7 +102,7 @@ std::set<FileId> open_files(pid_t pid) {
   std::set<FileId> files;
   const std::string folder = cat("/proc/", pid, "/fd");
   for (const int fd : numbers_in_folder(folder)) {
-    struct stat info = {};
+    struct stat info{};
     if (::stat(cat(folder, "/", fd).c_str(), &info) != 0)
       continue;
     if (const auto file = id_of(info))

@@ -32,7 +32,7 @@ EventLoop::Handle EventLoop::watch_writable(int fd, std::function<void()> ready)
 
 EventLoop::Handle EventLoop::watch(int fd, uint32_t events, std::function<void()> ready) {
   const Handle handle = ++last_handle_;
-  epoll_event event = {};
+  epoll_event event{};
   event.events = events;
   event.data.u64 = handle;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)

@@ -21,7 +21,7 @@ void let_signals_end_first_process() {
   if (::getpid() != 1)
     return;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
-    struct sigaction action = {};
+    struct sigaction action{};
     if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL)
       continue;
     action.sa_handler = end_by_signal;

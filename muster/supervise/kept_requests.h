@@ -17,7 +17,7 @@ class KeptRequests : NoCopy {
   KeptRequests() { ::pthread_sigmask(SIG_BLOCK, &both(), &before_); }
   // Those that nobody has taken are for processes that have ended.
   ~KeptRequests() {
-    const timespec at_once = {};
+    const timespec at_once{};
     while (::sigtimedwait(&both(), nullptr, &at_once) > 0) {
     }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);

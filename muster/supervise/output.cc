@@ -38,7 +38,7 @@ constexpr size_t kLittle = 800;
 // Live lines never take the terminal's last row, so that something else is seen as well.
 size_t rows_for_live_lines() {
   constexpr size_t kMost = 20;
-  winsize size = {};
+  winsize size{};
   for (const int fd : {STDERR_FILENO, STDOUT_FILENO}) {
     if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_row > 1)
       return std::min<size_t>(size.ws_row - 1U, kMost);

@@ -14,7 +14,7 @@ namespace {
 // Every child costs several descriptors, and the usual soft limit is low for old programs' sake.
 // Returns the limit before.
 rlimit raise_open_files() {
-  rlimit before = {};
+  rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
   const rlimit most = {.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
   ::setrlimit(RLIMIT_NOFILE, &most);
@@ -22,7 +22,7 @@ rlimit raise_open_files() {
 }
 
 struct sigaction action_of(void (*handler)(int)) {
-  struct sigaction action = {};
+  struct sigaction action{};
   action.sa_handler = handler;
   return action;
 }
@@ -30,7 +30,7 @@ struct sigaction action_of(void (*handler)(int)) {
 }  // namespace
 
 Ints caught_signals(Ints& stops, const Ints& passed) {
-  struct sigaction action = {};
+  struct sigaction action{};
   if (::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN)
     std::erase(stops, SIGHUP);
   Ints signals = stops;

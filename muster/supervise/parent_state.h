@@ -26,10 +26,10 @@ class ParentState : NoCopy {
   void add_foreign(pid_t pid) { foreign_.insert(pid); }
 
  private:
-  rlimit old_open_files_ = {};
-  struct sigaction old_child_action_ = {};
-  struct sigaction old_pipe_action_ = {};
-  struct sigaction old_size_action_ = {};
+  rlimit old_open_files_{};
+  struct sigaction old_child_action_{};
+  struct sigaction old_pipe_action_{};
+  struct sigaction old_size_action_{};
   bool was_subreaper_ = false;
   Pids foreign_;
 };

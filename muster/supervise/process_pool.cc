@@ -50,7 +50,7 @@ bool have_one_in_common(const std::set<FileId>& some, const std::set<FileId>& ot
 
 // Asks by waitid with WNOWAIT, which leaves the zombie.
 bool is_zombie(pid_t pid) {
-  siginfo_t info = {};
+  siginfo_t info{};
   return ::waitid(P_PID, pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0 && info.si_pid == pid;
 }
 

@@ -38,27 +38,27 @@ struct ProcessPoolOptions {
   Ints stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   // Signals that are only passed on to the children.
   Ints pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
-  std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
-  std::string child_variable = {};  // the variable whose value is a child's name
-  std::function<void(int signal)> on_pass = {};  // called before one of pass_signals is passed on
+  std::string mark{};            // "NAME=value" in every child's environment, and in no other's
+  std::string child_variable{};  // the variable whose value is a child's name
+  std::function<void(int signal)> on_pass{};  // called before one of pass_signals is passed on
   // Whether a child of this process belongs to someone else: the pool ignores it, like children
   // that existed before the pool.
-  std::function<bool(pid_t pid)> is_foreign = {};
+  std::function<bool(pid_t pid)> is_foreign{};
   milliseconds ask_leftovers = kAskLeftovers;
   milliseconds kill_wait{5'000};  // after SIGKILL, before it is given up
 };
 
 // A child that has ended, together with everything that it started, but for `alive`.
 struct PoolExit {
-  ChildExit exit = {};
+  ChildExit exit{};
   // Descriptions of what it left that SIGTERM was enough for, where nobody had asked it to end.
-  Strings ended = {};
-  Strings killed = {};     // descriptions of what it left that needed SIGKILL
-  Strings survivors = {};  // descriptions of processes that survived even SIGKILL
+  Strings ended{};
+  Strings killed{};     // descriptions of what it left that needed SIGKILL
+  Strings survivors{};  // descriptions of processes that survived even SIGKILL
   // Descriptions of processes that this child has left, or another that still runs: they show
   // neither. They are ended when the last of the children ends that may have left them.
-  Strings unclear = {};
-  std::vector<ProcessId> alive = {};  // the survivors and the unclear ones
+  Strings unclear{};
+  std::vector<ProcessId> alive{};  // the survivors and the unclear ones
 };
 
 class ProcessPool : NoCopy {
@@ -110,9 +110,9 @@ class ProcessPool : NoCopy {
     EventLoop::Handle watch = 0;
     int sent_signal = 0;
     // The end of the grace period once it was asked to end; after SIGKILL, when to give it up.
-    std::optional<TimePoint> kill_at = {};
+    std::optional<TimePoint> kill_at{};
     bool killing = false;
-    PoolExit end = {};
+    PoolExit end{};
     bool has_ended = false;
     LeftoverSweep leftovers;
   };

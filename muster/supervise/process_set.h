@@ -41,40 +41,40 @@ struct ProcessSetOptions {
   Ints pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
   // Why SIGTSTP (Ctrl-Z) cannot stop this process; logged when SIGTSTP arrives. Empty: SIGTSTP
   // stops this process and its children.
-  std::string goes_on_because = {};
+  std::string goes_on_because{};
   // Called instead of passing on one of `pass_signals`, also while nothing runs.
-  std::function<void(int signal)> on_pass = {};
+  std::function<void(int signal)> on_pass{};
 };
 
 struct WaitRules {
   bool stop_on_failure = true;
-  milliseconds grace{30'000};           // between SIGTERM (or the signal received) and SIGKILL
-  milliseconds kill_wait{5'000};        // after SIGKILL, before it is reported as unkillable
-  std::optional<TimePoint> until = {};  // then everything is stopped, as by SIGTERM
-  std::function<void(const ChildExit&)> on_exit = {};
+  milliseconds grace{30'000};        // between SIGTERM (or the signal received) and SIGKILL
+  milliseconds kill_wait{5'000};     // after SIGKILL, before it is reported as unkillable
+  std::optional<TimePoint> until{};  // then everything is stopped, as by SIGTERM
+  std::function<void(const ChildExit&)> on_exit{};
   // What a process that failed has told of why. If all that failed have lost another, that one may
   // take a while to die; the set waits for it before it stops the rest. Called several times.
-  std::function<Account(const ChildExit&)> account = {};
+  std::function<Account(const ChildExit&)> account{};
   // Called before a failure stops the rest, with all failures that came together, the cause first.
   // Returns true if they have been handled (for example by spawning replacements): the rest then
   // goes on, and what the failed processes left in their process groups is killed.
-  std::function<bool(const std::vector<ChildExit>&)> is_made_good = {};
+  std::function<bool(const std::vector<ChildExit>&)> is_made_good{};
   // Whether more processes will be spawned. If so, the set goes on even when nothing runs, and
   // is_made_good is called for the last failures too.
-  std::function<bool()> awaits_others = {};
+  std::function<bool()> awaits_others{};
   // Called before a stop signal or the time limit stops the set; it may still spawn members.
   // Returns the members that are to end by themselves: they are stopped only after another member
   // has ended, after end_all(), or when half of the time that they have left is over.
-  std::function<std::set<int>()> before_stop = {};
+  std::function<std::set<int>()> before_stop{};
   // Describes a process that a member has started and left behind; `id` is the member's, if the
   // process is in its process group. Without it, describe_process().
-  std::function<std::string(pid_t pid, std::optional<int> id)> describe = {};
+  std::function<std::string(pid_t pid, std::optional<int> id)> describe{};
   // Called instead of passing on the first stop signal, for children that are stopped by other
   // means than a signal. The grace period still applies.
-  std::function<void(int signal)> on_stop = {};
+  std::function<void(int signal)> on_stop{};
   // Called instead of passing on any other signal, for such children. A second SIGINT is SIGKILL
   // here; the children then have kill_wait to end.
-  std::function<void(int signal)> pass_on = {};
+  std::function<void(int signal)> pass_on{};
 };
 
 struct WaitResult {
@@ -155,7 +155,7 @@ class ProcessSet : NoCopy {
     EventLoop::Handle watch = 0;
     std::optional<ChildExit> exit;
     int sent_signal = 0;
-    std::set<int> told = {};   // signals that it was sent to end it
+    std::set<int> told{};      // signals that it was sent to end it
     bool was_exiting = false;  // when it was first told to
     bool is_spared = false;    // stopped later, with the signal spared_of
     int spared_of = 0;

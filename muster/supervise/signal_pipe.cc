@@ -45,7 +45,7 @@ SignalPipe::SignalPipe(const Ints& signals, const Ints& stops) : pipe_(open_pipe
   handlers_pipe = pipe_.write_end.get();
   for (const int signal : stops)
     handlers_stops |= bit_of(signal);
-  struct sigaction ours = {};
+  struct sigaction ours{};
   ours.sa_handler = on_signal;
   ours.sa_flags = SA_RESTART;
   sigset_t caught;

@@ -35,7 +35,7 @@ void remember(int signal) {
 // A signal that the program handles or ignores itself is left to it.
 void remember_stop_signals() {
   for (const int signal : kStopSignals) {
-    struct sigaction action = {};
+    struct sigaction action{};
     if (::sigaction(signal, nullptr, &action) != 0)
       continue;
     if (action.sa_handler != SIG_DFL && !ends_first_process(action))
@@ -57,7 +57,7 @@ void set_stop_signal(int signal) {
 
 void forget_stop_signals() {
   for (const int signal : kStopSignals) {
-    struct sigaction action = {};
+    struct sigaction action{};
     if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == remember)
       ::signal(signal, SIG_DFL);
   }

@@ -39,9 +39,9 @@ constexpr size_t kMostNamed = 20;  // of the processes that a task has left behi
 // A task that runs.
 struct LiveTask {
   size_t task = 0;
-  Allocation where = {};
-  Fd log = {};
-  std::exception_ptr problem = {};  // why it cannot begin
+  Allocation where{};
+  Fd log{};
+  std::exception_ptr problem{};  // why it cannot begin
   EventLoop::Handle time_limit = 0;
   bool interrupted = false;  // asked to end by the run
 };

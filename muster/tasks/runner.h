@@ -20,26 +20,26 @@ namespace muster {
 class RemoteHost;
 
 struct RunnerOptions {
-  TaskRunFacts facts = {};
-  std::string run_id = {};
+  TaskRunFacts facts{};
+  std::string run_id{};
   bool allow_nan = false;  // a result that is no finite number is no failure
   bool fail_fast = false;  // the first task that fails ends the run
   // For GPUs of other jobs (nothing: ever), for lost hosts and for processes or descriptors (a
   // minute), when nothing runs.
-  std::optional<milliseconds> wait = {};
-  std::optional<milliseconds> time_limit = {};  // of the whole run
-  double began = 0;                             // on the journal's clock: what earlier runs took
+  std::optional<milliseconds> wait{};
+  std::optional<milliseconds> time_limit{};  // of the whole run
+  double began = 0;                          // on the journal's clock: what earlier runs took
   // Connections by the pool's hosts. They must outlive the run. Null is this machine, which is the
   // only one where nothing is told. A host that was lost and is back has a new connection here.
   std::vector<std::unique_ptr<RemoteHost>>* remote = nullptr;
-  Strings earlier = {};  // MUSTER_MARK of the runs before
+  Strings earlier{};  // MUSTER_MARK of the runs before
 };
 
 struct RunOutcome {
-  TaskResults results = {};
+  TaskResults results{};
   int stopped_by = 0;      // the signal that ended the run
   bool timed_out = false;  // its time limit did
-  std::string error = {};  // what kept it from going on; empty: nothing
+  std::string error{};     // what kept it from going on; empty: nothing
 };
 
 // `results` are those of earlier runs. Blocking: until all has ended. Throws: io, before anything

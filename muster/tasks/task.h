@@ -27,9 +27,9 @@ inline constexpr double kLeastGpuShare = 0.001;  // leases count in thousandths 
 struct TaskNeed {
   double gpus = 0;  // an integer, or a fraction below 1 of one GPU; 0: none
   uint64_t memory_bytes =
-      0;                   // free on each of these GPUs, and kept free of other tasks; 0: not given
-  std::string model = {};  // a substring of the GPU's model; empty: any
-  int cpus = 0;            // of Linux (hardware threads); 0: not counted
+      0;                // free on each of these GPUs, and kept free of other tasks; 0: not given
+  std::string model{};  // a substring of the GPU's model; empty: any
+  int cpus = 0;         // of Linux (hardware threads); 0: not counted
   bool without_gpus =
       false;  // applies only if tasks have no GPUs at all, not if these are merely busy
   // NOLINTNEXTLINE(modernize-use-nullptr): it takes <=> for one
@@ -61,29 +61,29 @@ struct SpecPosition {
 
 // The positions at which a spec gives a task's devices; line 0: that key is absent.
 struct NeedPlaces {
-  SpecPosition needs = {};
-  SpecPosition on = {};
-  SpecPosition ranks = {};
+  SpecPosition needs{};
+  SpecPosition on{};
+  SpecPosition ranks{};
   bool operator==(const NeedPlaces&) const = default;
 };
 
 struct Task {
-  std::string name = {};  // unique in its set
-  Strings argv = {};
-  Environment environment = {};      // overrides the runner's own environment
-  std::string directory = {};        // where it runs; empty: the runner's directory
-  std::vector<TaskNeed> needs = {};  // alternatives; never empty
-  std::string on = {};               // `--gpus` text that its GPUs must match; empty: any
-  int ranks = 1;                 // more: a job of this many ranks, with the launcher's environment
-  Strings after = {};            // names of tasks that must have succeeded before
-  int priority = 0;              // higher starts earlier
-  int retries = 0;               // starts after a failure, in addition to the first
-  milliseconds back_off{1'000};  // before the first retry; doubled each time
-  std::optional<milliseconds> time_limit = {};  // of each start
+  std::string name{};  // unique in its set
+  Strings argv{};
+  Environment environment{};      // overrides the runner's own environment
+  std::string directory{};        // where it runs; empty: the runner's directory
+  std::vector<TaskNeed> needs{};  // alternatives; never empty
+  std::string on{};               // `--gpus` text that its GPUs must match; empty: any
+  int ranks = 1;                  // more: a job of this many ranks, with the launcher's environment
+  Strings after{};                // names of tasks that must have succeeded before
+  int priority = 0;               // higher starts earlier
+  int retries = 0;                // starts after a failure, in addition to the first
+  milliseconds back_off{1'000};   // before the first retry; doubled each time
+  std::optional<milliseconds> time_limit{};  // of each start
   std::map<std::string, std::string> parameters =
       {};  // its values from `each` or --sweep: "lr" → "0.1"
-  SpecPosition at = {};
-  NeedPlaces places = {};
+  SpecPosition at{};
+  NeedPlaces places{};
   bool operator==(const Task&) const = default;
 };
 
@@ -103,20 +103,20 @@ const char* to_string(TaskState state);
 // Times are seconds since the start of the run; a resumed run continues the count.
 struct TaskAttempt {
   int attempt = 0;  // MUSTER_ATTEMPT
-  std::string host = {};
-  Strings devices = {};     // "GPU-…", "MIG-…"; empty: CPU
-  Ints gpu_indices = {};    // the same by nvidia-smi's numbering
+  std::string host{};
+  Strings devices{};        // "GPU-…", "MIG-…"; empty: CPU
+  Ints gpu_indices{};       // the same by nvidia-smi's numbering
   double gpu_fraction = 1;  // of each
-  Ints cpus = {};           // CPUs it was bound to; empty: not bound
+  Ints cpus{};              // CPUs it was bound to; empty: not bound
   double began = 0;
-  std::optional<double> ended = {};
+  std::optional<double> ended{};
   int exit_code = 0;  // when signal == 0
   int signal = 0;
   bool timed_out = false;
   // Its host was lost, or the run was killed meanwhile; how it ended is unknown, and `ended` is the
   // last known time.
   bool lost = false;
-  std::string log = {};  // path of its standard output and error
+  std::string log{};  // path of its standard output and error
   bool operator==(const TaskAttempt&) const = default;
 };
 
@@ -126,10 +126,10 @@ bool has_stopped(const TaskAttempt& attempt);
 
 struct TaskResult {
   TaskState state = TaskState::waiting;
-  std::vector<TaskAttempt> attempts = {};
+  std::vector<TaskAttempt> attempts{};
   std::string last_json =
-      {};  // the last line of its standard output that is a JSON object; empty: none
-  std::string reason = {};  // if failed or skipped: "exit code 3", "after prepare, which failed"
+      {};                // the last line of its standard output that is a JSON object; empty: none
+  std::string reason{};  // if failed or skipped: "exit code 3", "after prepare, which failed"
   bool operator==(const TaskResult&) const = default;
 };
 

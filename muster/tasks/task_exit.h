@@ -18,10 +18,10 @@ std::string describe_failure(const Task& task, const TaskAttempt& attempt, const
 
 // How the run stands when a task's start ends.
 struct RunStanding {
-  bool interrupted = false;    // the run has asked the task to end
-  bool ending = false;         // every task is ended
-  bool draining = false;       // nothing more starts
-  std::string why_ended = {};  // of `ending`
+  bool interrupted = false;  // the run has asked the task to end
+  bool ending = false;       // every task is ended
+  bool draining = false;     // nothing more starts
+  std::string why_ended{};   // of `ending`
   bool allow_nan = false;
   int failures = 0;  // starts of the task that failed before
 };

@@ -33,8 +33,8 @@ namespace {
 
 // The tasks of the command line, and what their spec file says.
 struct TypedTasks {
-  Tasks tasks = {};
-  std::string spec_text = {};
+  Tasks tasks{};
+  std::string spec_text{};
 };
 
 TypedTasks typed_tasks(const TasksOptions& options, Strings* warnings = nullptr) {

@@ -12,12 +12,12 @@
 namespace muster {
 
 struct TasksRun {
-  std::string run_dir = {};  // absolute; empty: none was given
+  std::string run_dir{};  // absolute; empty: none was given
   bool is_new = true;
-  TaskFile file = {};
-  TasksSettings settings = {};  // those asked for now, and else what it began with
-  std::string spec_text = {};   // what the spec file says; empty: not given now
-  JournalState before = {};
+  TaskFile file{};
+  TasksSettings settings{};  // those asked for now, and else what it began with
+  std::string spec_text{};   // what the spec file says; empty: not given now
+  JournalState before{};
 
   // The spec file that the run began with; empty: a sweep.
   std::string spec() const;

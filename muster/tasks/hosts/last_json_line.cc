@@ -160,7 +160,7 @@ std::string last_lines_of_file(const std::string& path, size_t max_bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid())
     fail_errno(cat("cannot open ", printable(path)), errno);
-  struct stat status = {};
+  struct stat status{};
   if (::fstat(file.get(), &status) != 0)
     fail_errno(cat("cannot look at ", printable(path)), errno);
   const size_t size = std::max<off_t>(0, status.st_size);

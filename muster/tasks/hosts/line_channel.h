@@ -12,10 +12,10 @@
 namespace muster {
 
 struct LineHandlers {
-  std::function<void(const std::string& line)> line = {};  // without its newline
+  std::function<void(const std::string& line)> line{};  // without its newline
   // Once, when nothing can come any more: `why` is empty at an end between two lines.
-  std::function<void(const std::string& why)> end = {};
-  std::function<void()> drained = {};  // all that was to be written has been taken
+  std::function<void(const std::string& why)> end{};
+  std::function<void()> drained{};  // all that was to be written has been taken
 };
 
 class LineChannel {

@@ -21,14 +21,14 @@
 namespace muster {
 
 struct LocalHostOptions {
-  TaskRunFacts facts = {};
-  std::string run_id = {};
-  int host = 0;                                  // which host of the pool it is; -1: none
-  ForeignLeases::Tell on_held = {};              // told what other jobs have of its GPUs
-  MemoryWatch::Tell on_memory = {};              // told what other programs use of their memory
-  std::function<void(int signal)> on_pass = {};  // called before a signal is passed on
+  TaskRunFacts facts{};
+  std::string run_id{};
+  int host = 0;                               // which host of the pool it is; -1: none
+  ForeignLeases::Tell on_held{};              // told what other jobs have of its GPUs
+  MemoryWatch::Tell on_memory{};              // told what other programs use of their memory
+  std::function<void(int signal)> on_pass{};  // called before a signal is passed on
   // Whether a child of this process is none of its tasks.
-  std::function<bool(pid_t pid)> is_foreign = {};
+  std::function<bool(pid_t pid)> is_foreign{};
 };
 
 class LocalHost : public TaskHost {
@@ -70,7 +70,7 @@ class LocalHost : public TaskHost {
     std::string task;
     Ints gpus;      // the pool's
     int units = 0;  // of each
-    std::vector<Lease> leases = {};
+    std::vector<Lease> leases{};
   };
   struct Kept {  // of a task that has ended, but not all that it started
     Running had;

@@ -18,23 +18,23 @@ namespace muster {
 
 // One machine to be asked, and used.
 struct TaskMachine {
-  std::string name = {};
+  std::string name{};
   bool here = false;
-  int slots = 0;      // tasks at a time; 0: no limit
-  int cpus = 0;       // that the run may have of it; 0: all
-  Strings argv = {};  // starts the server there
-  Environment command_environment = {};
-  Environment environment = {};  // to be set there
-  std::string advice = {};       // what to look at when it cannot be reached
+  int slots = 0;   // tasks at a time; 0: no limit
+  int cpus = 0;    // that the run may have of it; 0: all
+  Strings argv{};  // starts the server there
+  Environment command_environment{};
+  Environment environment{};  // to be set there
+  std::string advice{};       // what to look at when it cannot be reached
 };
 
 struct TaskMachines {
-  Inventory inventory = {};
-  VisibilityMasks masks = {};  // of all of its hosts
-  Ints slots = {};             // by host: tasks at a time; 0: no limit
+  Inventory inventory{};
+  VisibilityMasks masks{};  // of all of its hosts
+  Ints slots{};             // by host: tasks at a time; 0: no limit
   // The connection to each host: null for this machine. The list is empty where this is the only
   // one.
-  std::vector<std::unique_ptr<RemoteHost>> connections = {};
+  std::vector<std::unique_ptr<RemoteHost>> connections{};
 
   // Which host is this machine; -1: none.
   int here() const;

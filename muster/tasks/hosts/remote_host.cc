@@ -272,7 +272,7 @@ bool RemoteHost::has_ended_within(milliseconds patience) const {
 std::string RemoteHost::how_it_ended() {
   const std::string program = file_name(options_.argv[0]);
   has_ended_within(kTellsItsEndWithin);
-  siginfo_t info = {};
+  siginfo_t info{};
   const int rc = ::waitid(P_PIDFD, child_.pidfd.get(), &info, WEXITED | WNOWAIT | WNOHANG);
   const bool has_ended = rc == 0 && info.si_pid == child_.pid;
   std::string text = cat("the connection by ", program, " ended");

@@ -22,19 +22,19 @@
 namespace muster {
 
 struct RemoteHostOptions {
-  Strings argv = {};             // reaches the host and starts the server there
-  Environment environment = {};  // of that command
-  RemoteHello hello = {};        // its name is the host's
-  std::string advice = {};       // what to look at when no answer comes
+  Strings argv{};             // reaches the host and starts the server there
+  Environment environment{};  // of that command
+  RemoteHello hello{};        // its name is the host's
+  std::string advice{};       // what to look at when no answer comes
 };
 
 // What the event loop calls to tell the runner.
 struct RemoteEvents {
-  std::function<void(TaskEnd end)> on_end = {};
-  std::function<void(int gpu, int units, const std::string& by)> on_held = {};
-  std::function<void(int gpu, uint64_t bytes)> on_memory = {};  // that other programs use
-  std::function<void(const std::string& text)> on_note = {};    // a line for people
-  std::function<void(const std::string& why)> on_lost = {};     // before its tasks' ends
+  std::function<void(TaskEnd end)> on_end{};
+  std::function<void(int gpu, int units, const std::string& by)> on_held{};
+  std::function<void(int gpu, uint64_t bytes)> on_memory{};  // that other programs use
+  std::function<void(const std::string& text)> on_note{};    // a line for people
+  std::function<void(const std::string& why)> on_lost{};     // before its tasks' ends
 };
 
 class RemoteHost : public TaskHost {

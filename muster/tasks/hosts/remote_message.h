@@ -34,23 +34,23 @@ inline constexpr std::chrono::seconds kRunGivesUpAfter{65};
 
 // First: who asks, and what has to be known of the machine.
 struct RemoteHello {
-  std::string version = {};      // of muster, the same on both sides
-  std::string name = {};         // what the run calls the host
-  std::string folder = {};       // to work in; empty: where it is
-  Environment environment = {};  // set before anything else
+  std::string version{};      // of muster, the same on both sides
+  std::string name{};         // what the run calls the host
+  std::string folder{};       // to work in; empty: where it is
+  Environment environment{};  // set before anything else
   bool gpus = true;
   bool links = false;
   bool cpu_topology = false;
   bool memory = false;  // tasks ask for memory: what others use of it is to be told
   bool held = false;    // what other jobs than run_id hold of its GPUs is asked, too
-  std::string run_id = {};
+  std::string run_id{};
 };
 
 struct RemoteBegin {
-  std::string run_id = {};
-  std::string run_dir = {};
-  std::string mark = {};  // MUSTER_MARK of what it starts
-  Strings earlier = {};   // of what earlier runs may have left there
+  std::string run_id{};
+  std::string run_dir{};
+  std::string mark{};  // MUSTER_MARK of what it starts
+  Strings earlier{};   // of what earlier runs may have left there
   milliseconds grace{30'000};
   bool lease = true;
   Visibility visibility = Visibility::job;
@@ -58,14 +58,14 @@ struct RemoteBegin {
 
 struct RemoteStart {
   int id = 0;
-  Task task = {};  // name, argv, environment, directory and ranks
+  Task task{};  // name, argv, environment, directory and ranks
   int attempt = 0;
-  Strings gpus = {};  // UUIDs, neighbours side by side
-  int units = 0;      // of each
+  Strings gpus{};  // UUIDs, neighbours side by side
+  int units = 0;   // of each
   uint64_t memory_bytes = 0;
   int cpus = 0;  // that it may count on
-  Ints bound = {};
-  std::string log = {};
+  Ints bound{};
+  std::string log{};
 };
 
 struct RemoteEnd {
@@ -79,35 +79,35 @@ struct RemoteSignal {  // to all tasks: one of those that a run only passes on
 
 // So much of the GPU is other jobs' now; 0: nothing any more.
 struct RemoteHeld {
-  std::string gpu = {};
+  std::string gpu{};
   int units = 0;
-  std::string by = {};
+  std::string by{};
   bool operator==(const RemoteHeld&) const = default;
 };
 
 // Other programs use so much of its memory now.
 struct RemoteMemory {
-  std::string gpu = {};
+  std::string gpu{};
   uint64_t bytes = 0;
 };
 
 struct RemoteInventory {
-  std::string version = {};
-  Inventory inventory = {};           // of one host
-  std::vector<RemoteHeld> held = {};  // now, if that was asked
+  std::string version{};
+  Inventory inventory{};           // of one host
+  std::vector<RemoteHeld> held{};  // now, if that was asked
 };
 
 struct RemoteOutput {
   int id = 0;
-  std::string bytes = {};
+  std::string bytes{};
 };
 
 struct RemoteEnded {
-  TaskEnd end = {};
+  TaskEnd end{};
 };
 
 struct RemoteCannot {  // the server ends
-  std::string why = {};
+  std::string why{};
   bool stopped = false;  // by somebody there, who does not want it back
 };
 

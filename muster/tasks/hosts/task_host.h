@@ -19,8 +19,8 @@ struct StartOrder {
   const Task* task = nullptr;
   int attempt = 0;
   const Allocation* where = nullptr;
-  std::string log = {};  // path of its log; what else belongs to the attempt lies beside it
-  int log_fd = -1;       // open until its end has been told
+  std::string log{};  // path of its log; what else belongs to the attempt lies beside it
+  int log_fd = -1;    // open until its end has been told
 };
 
 // How a start ended.
@@ -32,8 +32,8 @@ struct TaskEnd {
     lost,     // its host was
   };
   Kind kind = Kind::ended;
-  PoolExit exit = {};        // exit.exit.id is the order's
-  std::string why_not = {};  // it never began, for that reason
+  PoolExit exit{};        // exit.exit.id is the order's
+  std::string why_not{};  // it never began, for that reason
   bool out_of_memory = false;
 };
 

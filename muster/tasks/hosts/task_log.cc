@@ -61,7 +61,7 @@ Strings last_lines_of_log(int fd, int count) {
 
 std::string result_in_log(int fd, const std::string& path) {
   // An empty log is quick to tell, and the folder may have many of them.
-  struct stat info = {};
+  struct stat info{};
   if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0)
     return {};
   try {

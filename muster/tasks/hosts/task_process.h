@@ -18,10 +18,10 @@ namespace muster {
 
 // Facts that are the same for all tasks of a run.
 struct TaskRunFacts {
-  std::string run_dir = {};      // absolute
-  std::string mark = {};         // MUSTER_MARK
-  std::string launcher = {};     // the path of `muster`, for tasks of several ranks
-  Environment environment = {};  // the runner's own
+  std::string run_dir{};      // absolute
+  std::string mark{};         // MUSTER_MARK
+  std::string launcher{};     // the path of `muster`, for tasks of several ranks
+  Environment environment{};  // the runner's own
   milliseconds grace{30'000};
   bool lease = true;
   Visibility visibility = Visibility::job;  // of its GPUs, what a task's ranks see

@@ -64,7 +64,7 @@ void sync_path(const std::string& path) {
 // Returns 0, or the errno that says why the records are not on the disk. A file that somebody has
 // removed takes them along.
 int bring_to_disk(const Fd& file) {
-  struct stat status = {};
+  struct stat status{};
   if (::fdatasync(file.get()) != 0 || ::fstat(file.get(), &status) != 0)
     return errno;
   return status.st_nlink == 0 ? ENOENT : 0;

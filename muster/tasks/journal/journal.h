@@ -27,9 +27,9 @@ namespace muster {
 
 // The first record.
 struct JournalHead {
-  std::string run_id = {};
-  std::string tasks_hash = {};  // SHA-256 of tasks.json
-  std::string mark = {};        // MUSTER_MARK of all that this run starts
+  std::string run_id{};
+  std::string tasks_hash{};  // SHA-256 of tasks.json
+  std::string mark{};        // MUSTER_MARK of all that this run starts
 };
 
 // The share of its devices that an attempt took, beside what TaskAttempt says.

@@ -26,18 +26,18 @@ struct TaskStops {
 
 // The state of a run by its journal.
 struct JournalState {
-  JournalHead head = {};                    // of the first run
-  Strings marks = {};                       // MUSTER_MARK of all that all runs started
-  TaskResults results = {};                 // by the place among the tasks
-  std::vector<TakenShare> taken = {};       // by each task's last attempt
-  std::vector<TaskFailures> failures = {};  // of each task, in the last run
-  std::vector<TaskStops> stops = {};        // likewise
-  double seconds = 0;                       // that the runs took until the last record
-  double began = 0;                         // the last run, in these seconds
-  double began_wall = 0;                    // and by the clock of that host, in seconds since 1970
-  uint64_t good_bytes = 0;                  // of the file; what follows is damaged
-  std::string last_sum = {};                // of the last record in these
-  std::string cut = {};                     // says what was left out at the end; empty: nothing
+  JournalHead head{};                    // of the first run
+  Strings marks{};                       // MUSTER_MARK of all that all runs started
+  TaskResults results{};                 // by the place among the tasks
+  std::vector<TakenShare> taken{};       // by each task's last attempt
+  std::vector<TaskFailures> failures{};  // of each task, in the last run
+  std::vector<TaskStops> stops{};        // likewise
+  double seconds = 0;                    // that the runs took until the last record
+  double began = 0;                      // the last run, in these seconds
+  double began_wall = 0;                 // and by the clock of that host, in seconds since 1970
+  uint64_t good_bytes = 0;               // of the file; what follows is damaged
+  std::string last_sum{};                // of the last record in these
+  std::string cut{};                     // says what was left out at the end; empty: nothing
 };
 
 // The state of a run without records.

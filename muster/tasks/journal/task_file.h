@@ -11,8 +11,8 @@
 namespace muster {
 
 struct TaskFile {
-  std::map<std::string, std::string> settings = {};  // of the command line: "gpus" → "0,2"
-  Tasks tasks = {};
+  std::map<std::string, std::string> settings{};  // of the command line: "gpus" → "0,2"
+  Tasks tasks{};
   bool operator==(const TaskFile&) const = default;
 };
 

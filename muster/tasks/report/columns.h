@@ -12,8 +12,8 @@
 namespace muster {
 
 struct ResultColumns {
-  Strings parameters = {};
-  Strings fields = {};  // of the JSON lines, in the order in which they were met
+  Strings parameters{};
+  Strings fields{};  // of the JSON lines, in the order in which they were met
 };
 
 ResultColumns result_columns(const Tasks& tasks, const TaskResults& results);

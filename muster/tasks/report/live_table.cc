@@ -51,7 +51,7 @@ double seconds_of(const TaskResult& result) {
 LiveTableOptions live_table_options(bool quiet) {
   LiveTableOptions options{
       .fd = STDERR_FILENO, .table = ::isatty(STDERR_FILENO) != 0, .quiet = quiet};
-  winsize size = {};
+  winsize size{};
   if (options.table && ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
     options.rows = size.ws_row;
     options.columns = size.ws_col;

@@ -13,9 +13,9 @@ namespace muster {
 
 // Absolute paths; empty: not asked for.
 struct ResultFiles {
-  std::string csv = {};             // results_csv
-  std::string html = {};            // timeline_html
-  std::vector<ReadFile> read = {};  // files of the command line that they must not replace
+  std::string csv{};             // results_csv
+  std::string html{};            // timeline_html
+  std::vector<ReadFile> read{};  // files of the command line that they must not replace
 };
 
 // Whether they can be written, and are neither each other, nor read, nor of the run in `run_dir`

@@ -21,17 +21,17 @@ struct TimelineBar {
 };
 
 struct TimelineRow {
-  std::string host = {};
-  std::string label = {};   // "GPU 0", "CPU 2"
-  std::string detail = {};  // the GPU's model; empty: not known
+  std::string host{};
+  std::string label{};   // "GPU 0", "CPU 2"
+  std::string detail{};  // the GPU's model; empty: not known
   bool is_gpu = false;
-  std::vector<TimelineBar> bars = {};  // by their beginning
-  double busy = 0;                     // 0 … 1 of the whole time
+  std::vector<TimelineBar> bars{};  // by their beginning
+  double busy = 0;                  // 0 … 1 of the whole time
 };
 
 struct Timeline {
-  std::vector<TimelineRow> rows = {};  // host by host, GPUs before CPUs
-  double end = 0;                      // seconds
+  std::vector<TimelineRow> rows{};  // host by host, GPUs before CPUs
+  double end = 0;                   // seconds
 };
 
 Timeline timeline_of(const TaskResults& results, const Inventory& inventory);

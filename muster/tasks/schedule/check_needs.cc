@@ -64,7 +64,7 @@ class NeedJudge {
   // The host that has most of something.
   struct Best {
     size_t count = 0;
-    std::string host = {};
+    std::string host{};
   };
 
   std::string cpus_text() const { return plural(need_.cpus, "CPU"); }

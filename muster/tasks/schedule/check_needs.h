@@ -16,13 +16,13 @@ namespace muster {
 
 struct NeedsCheck {
   const Inventory& inventory;
-  std::string source = {};             // the spec file, for errors; empty: not known, as of a sweep
-  std::string text = {};               // what it says, to show the line; empty: not known
-  std::string need_flags = {};         // a sweep's own: "--need-gpus 3"
-  VisibilityMasks masks = {};          // on each host
-  const Scores& scores = {};           // for `on = "fastest:2"`
-  std::optional<Selection> gpus = {};  // the run's `--gpus`; nothing: all
-  int cpus = 0;                        // the run's `--cpus`; 0: all
+  std::string source{};             // the spec file, for errors; empty: not known, as of a sweep
+  std::string text{};               // what it says, to show the line; empty: not known
+  std::string need_flags{};         // a sweep's own: "--need-gpus 3"
+  VisibilityMasks masks{};          // on each host
+  const Scores& scores{};           // for `on = "fastest:2"`
+  std::optional<Selection> gpus{};  // the run's `--gpus`; nothing: all
+  int cpus = 0;                     // the run's `--cpus`; 0: all
 };
 
 // The check leaves out what can change: memory that is in use, and what `idle`, `free:2` and

@@ -11,7 +11,7 @@ namespace muster {
 
 struct Claim {
   int host = 0;
-  Ints gpus = {};  // places in PoolHost::gpus
+  Ints gpus{};  // places in PoolHost::gpus
   int cpus = 0;
   int missing_gpus = 0;  // that it still lacks there
   int missing_cpus = 0;

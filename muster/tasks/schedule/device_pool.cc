@@ -126,7 +126,7 @@ bool is_disturbed(const PoolGpu& gpu) {
 
 // One host's offer for a need, and what `find` compares it by.
 struct DevicePool::Offer {
-  Allocation where = {};
+  Allocation where{};
   size_t num_fitting = 0;  // GPUs of the host that would do
   bool disturbed = false;  // by other programs on its GPUs
   double slowest_link = 0;

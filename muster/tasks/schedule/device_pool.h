@@ -23,11 +23,11 @@
 namespace muster {
 
 struct PoolOptions {
-  std::optional<Selection> gpus = {};  // the only ones to use; nothing: all
-  VisibilityMasks masks = {};          // what the outer environment hides
-  Scores scores = {};                  // for `fastest:N` of `gpus` and of `on`
-  int cpus = 0;                        // per host; 0: all that it has
-  Ints slots = {};                     // by host: most tasks at a time; 0 or absent: no limit
+  std::optional<Selection> gpus{};  // the only ones to use; nothing: all
+  VisibilityMasks masks{};          // what the outer environment hides
+  Scores scores{};                  // for `fastest:N` of `gpus` and of `on`
+  int cpus = 0;                     // per host; 0: all that it has
+  Ints slots{};                     // by host: most tasks at a time; 0 or absent: no limit
   // node: on a host with several NUMA nodes, bind a task to the CPUs of its GPUs' node, or of a
   // node with enough free CPUs. exclusive: bind it to as many CPUs as it counts, which no other
   // task of the run uses; a task with GPUs that gives no number counts its GPUs' share of the
@@ -36,17 +36,17 @@ struct PoolOptions {
 };
 
 struct PoolGpu {
-  UsableGpu device = {};  // in the host's Host::gpus
-  GpuUuid uuid = {};
-  GpuIndex index = {};
-  std::string model = {};
-  std::optional<int> numa_node = {};
+  UsableGpu device{};  // in the host's Host::gpus
+  GpuUuid uuid{};
+  GpuIndex index{};
+  std::string model{};
+  std::optional<int> numa_node{};
   uint64_t memory_bytes = 0;   // in total
   uint64_t memory_others = 0;  // used by other programs
   int units_left = kWholeGpu;
-  uint64_t memory_left = 0;    // not taken by running tasks or other programs
-  int leased_units = 0;        // by other jobs
-  std::string leased_by = {};  // description of these jobs
+  uint64_t memory_left = 0;  // not taken by running tasks or other programs
+  int leased_units = 0;      // by other jobs
+  std::string leased_by{};   // description of these jobs
 };
 
 struct PoolCpu {
@@ -55,13 +55,13 @@ struct PoolCpu {
 };
 
 struct PoolHost {
-  std::string name = {};
+  std::string name{};
   int cpus = 1;
   int cpus_left = 1;
   int slots_left = std::numeric_limits<int>::max();  // tasks that may still start
   bool set_aside = false;                            // place nothing more there
-  std::vector<PoolCpu> free_cpus = {};               // not counted for any task; empty: unknown
-  std::vector<PoolGpu> gpus = {};
+  std::vector<PoolCpu> free_cpus{};                  // not counted for any task; empty: unknown
+  std::vector<PoolGpu> gpus{};
 
   // The index of the GPU with this UUID; nothing: unknown UUID.
   std::optional<int> find_gpu(const std::string& uuid) const;
@@ -70,12 +70,12 @@ struct PoolHost {
 // The devices that a task has, on one host.
 struct Allocation {
   int host = 0;
-  Ints gpus = {};             // indices into PoolHost::gpus, best linked ones adjacent
+  Ints gpus{};                // indices into PoolHost::gpus, best linked ones adjacent
   int units = kWholeGpu;      // of each
   uint64_t memory_bytes = 0;  // of each
   int cpus = 0;               // counted
-  Ints own_cpus = {};         // the counted CPUs, if known
-  Ints bound = {};            // CPUs to bind it to; empty: not bound
+  Ints own_cpus{};            // the counted CPUs, if known
+  Ints bound{};               // CPUs to bind it to; empty: not bound
   bool operator==(const Allocation&) const = default;
 };
 
@@ -84,7 +84,7 @@ using AllowedGpus = std::vector<std::vector<bool>>;
 
 // The part of a host that is reserved for tasks that wait: nobody who comes after them gets it.
 struct HostReserved {
-  std::vector<bool> gpus = {};  // by the place in PoolHost::gpus
+  std::vector<bool> gpus{};  // by the place in PoolHost::gpus
   int cpus = 0;
 };
 

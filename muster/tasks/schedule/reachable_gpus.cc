@@ -127,11 +127,11 @@ int cores_of(const Host& host, const ReachOptions& options) {
 // A selection whose hosts the inventory has, and what lasts of it. `among_changing`: it chooses
 // among GPUs that are others at another moment.
 struct CheckedSelection {
-  Selection given = {};
+  Selection given{};
   bool among_changing = false;
   bool changes = false;  // somewhere
-  Selection lasting = {};
-  Selection counting = {};
+  Selection lasting{};
+  Selection counting{};
 
   CheckedSelection(const Selection& selection, const Inventory& inventory, bool among)
       : given(selection),
@@ -189,7 +189,7 @@ class Reach {
  private:
   // The GPUs that the run could have of a host, and how many of these at one time.
   struct RunGpus {
-    UsableGpus usable = {};
+    UsableGpus usable{};
     size_t most = 0;
   };
 

@@ -13,8 +13,8 @@ namespace muster {
 
 // The needs of a task, and the GPUs that it may have.
 struct TaskWish {
-  std::vector<TaskNeed> needs = {};  // alternatives
-  AllowedGpus allowed = {};
+  std::vector<TaskNeed> needs{};  // alternatives
+  AllowedGpus allowed{};
 };
 
 struct Reservation {
@@ -24,9 +24,9 @@ struct Reservation {
   };
   size_t task = 0;
   const TaskWish* wish = nullptr;
-  std::vector<Place> places = {};  // where it could be, the best first
+  std::vector<Place> places{};  // where it could be, the best first
   // On the first of these: what each needs beyond those before it on the same host.
-  std::vector<Claim> claims = {};
+  std::vector<Claim> claims{};
 };
 
 class Reservations {

@@ -40,26 +40,26 @@ namespace muster {
 
 struct ScheduleOptions {
   int max_running = 0;  // tasks at a time, even if there is room for more; 0: no limit
-  Indices done = {};    // by an earlier run
+  Indices done{};       // by an earlier run
 };
 
 struct TaskStart {
   size_t task = 0;
   size_t alternative = 0;
-  Allocation where = {};
+  Allocation where{};
 };
 
 // The sequel of a failed start.
 struct TaskRetry {
-  std::optional<double> at = {};  // time of the next start; nothing: the task has failed
-  Indices skipped = {};           // tasks that come after it and will never start
+  std::optional<double> at{};  // time of the next start; nothing: the task has failed
+  Indices skipped{};           // tasks that come after it and will never start
 };
 
 // The state of a task in a run that another process continues.
 struct TaskStanding {
   size_t task = 0;
   TaskState state = TaskState::waiting;
-  std::optional<Allocation> where = {};  // of a running task; nothing: not in this pool
+  std::optional<Allocation> where{};  // of a running task; nothing: not in this pool
   double began = 0;
   int failures = 0;  // failed starts in that run
   double failed_at = 0;

@@ -106,8 +106,8 @@ namespace {
 
 // The program that the element becomes.
 struct ElementProgram {
-  Strings argv = {};
-  Environment environment = {};
+  Strings argv{};
+  Environment environment{};
 };
 
 // The program of a job that an older muster submitted, which left the devices to Slurm.

@@ -18,15 +18,15 @@ std::string element_line(const Task& task,
                          Visibility visibility = Visibility::job);
 
 struct SlurmElement {
-  std::string name = {};
-  Strings argv = {};
-  Environment environment = {};
-  std::string directory = {};
-  std::string run_dir = {};
+  std::string name{};
+  Strings argv{};
+  Environment environment{};
+  std::string directory{};
+  std::string run_dir{};
   int ranks = 1;
   Visibility visibility = Visibility::job;
   // Nothing: it was submitted by a muster that left the devices to Slurm.
-  std::optional<TaskNeed> need = {};
+  std::optional<TaskNeed> need{};
 };
 
 // Throws: io; invalid_argument when the file has no such element.

@@ -34,8 +34,8 @@ constexpr size_t kMaxSaid = 4096;
 
 struct SbatchEnd {
   int status = 0;  // as the kernel tells it
-  std::string out = {};
-  std::string err = {};
+  std::string out{};
+  std::string err{};
 };
 
 // A file in memory takes what sbatch prints without anybody to read it meanwhile.

@@ -23,30 +23,30 @@
 namespace muster {
 
 struct SlurmOptions {
-  std::string run_dir = {};  // absolute; arrays go to its folder slurm, their output to logs
+  std::string run_dir{};  // absolute; arrays go to its folder slurm, their output to logs
   Visibility visibility = Visibility::job;  // of its GPUs, what a task's ranks see
-  Strings exec_element = {};                // what becomes an element: FILE and INDEX follow
+  Strings exec_element{};                   // what becomes an element: FILE and INDEX follow
   Strings sbatch = {"sbatch"};              // with what the user adds, as --partition=gpu
   int max_array = 1000;  // elements of one array; Slurm's MaxArraySize is 1001 unless it was set
 };
 
 // All tasks that ask for the same and are after the same.
 struct SlurmArray {
-  Indices tasks = {};      // positions in the list given
-  Ints indices = {};       // the array's index of each
-  Strings arguments = {};  // of sbatch, before --dependency and the script
-  std::string script_path = {};
-  std::string script = {};
-  std::string elements_path = {};
-  std::string elements = {};  // a line an index, as JSON; empty where there is no such index
+  Indices tasks{};      // positions in the list given
+  Ints indices{};       // the array's index of each
+  Strings arguments{};  // of sbatch, before --dependency and the script
+  std::string script_path{};
+  std::string script{};
+  std::string elements_path{};
+  std::string elements{};  // a line an index, as JSON; empty where there is no such index
   // Arrays before this one, and an index of theirs; -1: all.
-  std::vector<std::pair<size_t, int>> after = {};
+  std::vector<std::pair<size_t, int>> after{};
   bool corresponding = false;  // each element after the element of the same index
 };
 
 struct SlurmPlan {
-  std::vector<SlurmArray> arrays = {};  // in an order in which they can be submitted
-  Strings notes = {};                   // what Slurm cannot be told, a line each
+  std::vector<SlurmArray> arrays{};  // in an order in which they can be submitted
+  Strings notes{};                   // what Slurm cannot be told, a line each
 };
 
 // Throws: invalid_argument for what Slurm cannot be asked for: `on`, a model that is no type's

@@ -40,7 +40,7 @@ class TaskText {
  private:
   struct Piece {  // a parameter's value, then a text
     size_t parameter = 0;
-    std::string text = {};
+    std::string text{};
   };
 
   std::string first_;

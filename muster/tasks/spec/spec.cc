@@ -95,7 +95,7 @@ std::string problem_of_name(std::string_view name) {
 void check_names(const Tasks& tasks, SpecProblems& problems) {
   std::unordered_map<std::string_view, const Task*> seen;
   seen.reserve(tasks.size());
-  SpecPosition told = {};  // the table that had the last problem
+  SpecPosition told{};  // the table that had the last problem
   for (const Task& task : tasks) {
     std::string problem = problem_of_name(task.name);
     const auto [other, is_new] = seen.try_emplace(task.name, &task);
@@ -156,7 +156,7 @@ Tasks tasks_of_text(const std::string& text, const std::string& source, Strings*
 
 // A pipe is read as a file is, so that a spec can be made by a program.
 std::string read_spec(const std::string& path) {
-  struct stat status = {};
+  struct stat status{};
   const int problem = ::stat(path.c_str(), &status) == 0 ? 0 : errno;
   const bool is_missing = is_one_of(problem, ENOENT, ENOTDIR);
   if (problem != 0 && !is_missing)

@@ -10,11 +10,11 @@
 namespace muster {
 
 struct SweepOptions {
-  Strings sweeps = {};   // "lr=0.1,0.01", "seed=1..5", "seed=1..5,9"
-  Strings command = {};  // with placeholders
+  Strings sweeps{};   // "lr=0.1,0.01", "seed=1..5", "seed=1..5,9"
+  Strings command{};  // with placeholders
   // All else that the tasks have in common, with placeholders in environment and directory. Without
   // needs, each task has those of a spec's task without any.
-  Task common = {};
+  Task common{};
 };
 
 // A task for every combination, the last sweep's value changing fastest, named "lr=0.1,seed=1".

@@ -19,29 +19,29 @@ inline constexpr size_t kMaxTasks = 1'000'000;
 inline constexpr size_t kMaxTaskBytes = size_t{1} << 31;  // of all texts of all tasks together
 
 struct TaskParameter {
-  std::string name = {};
-  Strings values = {};  // never empty
+  std::string name{};
+  Strings values{};  // never empty
 };
 
 // An entry of `after`, before it is known which tasks it means.
 struct AfterEntry {
-  std::string written = {};
+  std::string written{};
   // It has a placeholder that its own task has not: it is another [[task]]'s name as written, and
   // `text` is empty.
   bool foreign = false;
-  TaskText text = {};
-  SpecPosition at = {};
+  TaskText text{};
+  SpecPosition at{};
 };
 
 struct TaskTemplate {
-  Task task = {};  // what all tasks have in common
-  std::string written_name = {};
-  TaskText name = {};
-  std::vector<TaskText> argv = {};
-  std::vector<std::pair<std::string, TaskText>> environment = {};
-  TaskText directory = {};
-  std::vector<AfterEntry> after = {};
-  std::vector<TaskParameter> each = {};
+  Task task{};  // what all tasks have in common
+  std::string written_name{};
+  TaskText name{};
+  std::vector<TaskText> argv{};
+  std::vector<std::pair<std::string, TaskText>> environment{};
+  TaskText directory{};
+  std::vector<AfterEntry> after{};
+  std::vector<TaskParameter> each{};
 };
 
 StringViews parameter_names(const std::vector<TaskParameter>& each);
