@@ -29,7 +29,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kCheckpointExamples = R"(Examples:
+constexpr auto kCheckpointExamples = R"(Examples:
   muster checkpoint ls runs/latest                      the checkpoints of the newest run
   muster checkpoint show runs/latest/checkpoints/step-460
   muster checkpoint verify runs/latest                  reads every file, and compares checksums
@@ -38,7 +38,7 @@ constexpr const char* kCheckpointExamples = R"(Examples:
 `muster help checkpoint COMMAND` tells more.
 )";
 
-constexpr const char* kLsExamples = R"(Examples:
+constexpr auto kLsExamples = R"(Examples:
   muster checkpoint ls                        of this folder
   muster checkpoint ls runs/latest            of a run
   muster checkpoint ls --json checkpoints/    the same for programs
@@ -46,14 +46,14 @@ The first whole one is what a resume takes. Those of a branch that the training 
 older step are abandoned, and come last.
 )";
 
-constexpr const char* kShowExamples = R"(Examples:
+constexpr auto kShowExamples = R"(Examples:
   muster checkpoint show checkpoints/step-460
   muster checkpoint show checkpoints/step-460 --file model    the model's tensors alone
   muster checkpoint show model.safetensors                    a file from elsewhere
   muster checkpoint show hub/gpt2                             a hub's folder, all files of its index
 )";
 
-constexpr const char* kVerifyExamples = R"(Examples:
+constexpr auto kVerifyExamples = R"(Examples:
   muster checkpoint verify checkpoints/step-460
   muster checkpoint verify runs/latest        every checkpoint of a run
   muster checkpoint verify a.safetensors      has no checksum: its head is compared with its size

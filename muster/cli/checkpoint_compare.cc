@@ -37,13 +37,13 @@ using Kind = TensorDifference::Kind;
 // Two checkpoints of one training differ in every tensor.
 constexpr size_t kShownDifferences = 100;
 
-constexpr const char* kDiffExamples = R"(Examples:
+constexpr auto kDiffExamples = R"(Examples:
   muster checkpoint diff checkpoints/step-230 checkpoints/step-460
   muster checkpoint diff checkpoints/step-460 net.safetensors    its model with a file
 Exit code 0: all tensors are equal bit for bit; 1: some are not; 2: they could not be compared.
 )";
 
-constexpr const char* kExportExamples = R"(Examples:
+constexpr auto kExportExamples = R"(Examples:
   muster checkpoint export checkpoints/step-460 net.safetensors
   muster checkpoint export hub/gpt2 gpt2.safetensors             all files of its index as one
   muster checkpoint export checkpoints/step-460 net.safetensors --strip module. --prefix backbone.

@@ -65,7 +65,7 @@ std::map<std::string, std::string> parse_conf(const std::string& text) {
 }
 
 int64_t attempts_to_keep_alive(const std::map<std::string, std::string>& conf) {
-  constexpr const char* kDefault = "3";
+  constexpr auto kDefault = "3";
   const std::string text = find_or(conf, "keep_alive_max_attempt", kDefault);
   const auto number = parse_int(text);
   if (!number || *number < 1 || *number > 1000)

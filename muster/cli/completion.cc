@@ -22,7 +22,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kCompletionExamples = R"(Examples:
+constexpr auto kCompletionExamples = R"(Examples:
   source <(muster completion bash)       in this shell, or in ~/.bashrc
   muster completion zsh > "${fpath[1]}/_muster"
   muster completion fish > ~/.config/fish/completions/muster.fish
@@ -155,7 +155,7 @@ std::string zsh_completion(const CommandHelp& program) {
 
 // The function of fish that says where on the line the cursor is, as bash's script walks along it.
 // All words that follow a command's own are its arguments, whatever they are called.
-constexpr const char* kFishFunction = R"(
+constexpr auto kFishFunction = R"(
 function __muster_at
   set -l path ''
   set -l arguments

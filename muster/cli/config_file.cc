@@ -25,7 +25,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kConfigFlag = "--config";
+constexpr auto kConfigFlag = "--config";
 // A key in an error is cut, since a file that is no TOML may have a long one.
 constexpr size_t kMaxShownKey = 60;
 // A larger file was named by mistake.

@@ -44,7 +44,7 @@ struct DevicesOptions {
   std::string plan;
 };
 
-constexpr const char* kDevicesExamples = R"(Examples:
+constexpr auto kDevicesExamples = R"(Examples:
   muster devices                        what this machine has
   muster devices --watch=5              the same every 5 seconds, until Ctrl-C
   muster devices --json > box.json      the same for programs, and for --inventory

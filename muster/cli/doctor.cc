@@ -21,7 +21,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kDoctorExamples =
+constexpr auto kDoctorExamples =
     R"(Each line is a check: ok, warn (works, but expect trouble), fail (a job will fail; exit code 1), or
 skipped (does not apply here), what was found, and what to do about it.
 

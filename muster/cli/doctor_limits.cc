@@ -29,7 +29,7 @@ struct Limit {
   bool below(uint64_t least) const { return !unlimited && value < least; }
 };
 
-constexpr const char* kNotTold = "/proc/self/limits does not tell";
+constexpr auto kNotTold = "/proc/self/limits does not tell";
 
 // Returns a soft limit of /proc/self/limits by its name there; nothing if the file does not have
 // it.

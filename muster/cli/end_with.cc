@@ -19,7 +19,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kVariable = "MUSTER_END_WITH";
+constexpr auto kVariable = "MUSTER_END_WITH";
 
 int descriptor_of(const std::string& text) {
   const int fd = parse_count(text).value_or(-1);

@@ -29,12 +29,12 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kPsExamples = R"(Examples:
+constexpr auto kPsExamples = R"(Examples:
   muster ps            your running jobs on this host
   muster ps --json     the same for programs
 )";
 
-constexpr const char* kStopExamples = R"(Examples:
+constexpr auto kStopExamples = R"(Examples:
   muster stop 4f2a        the job whose id begins so: as Ctrl-C in its terminal would, but with SIGTERM
   muster stop --all       every job that `muster ps` lists
   muster stop --kill 4711 at once, by the launcher's pid; nothing of the job is left

@@ -19,8 +19,8 @@
 namespace muster {
 namespace {
 
-constexpr const char* kOtherScreen = "\x1b[?1049h\x1b[?25l\x1b[2J";  // and no cursor
-constexpr const char* kOwnScreen = "\x1b[?25h\x1b[?1049l";
+constexpr auto kOtherScreen = "\x1b[?1049h\x1b[?25l\x1b[2J";  // and no cursor
+constexpr auto kOwnScreen = "\x1b[?25h\x1b[?1049l";
 
 // poll() takes an int of milliseconds.
 constexpr milliseconds kLongestPoll{60'000};

@@ -86,7 +86,7 @@ constexpr Command kCommands[] = {
      [](CLI::App& app, Strings&, int* exit_code) { add_manual(app, whole_program, exit_code); }},
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr auto kExamples = R"(Examples:
   muster run ./train --epochs 3     start ./train once per device of this machine
   muster run --gpus 0,2 train.py    a Python script, on two chosen GPUs
   muster plan                       which rank would get which device, and why
@@ -202,7 +202,7 @@ std::string name_the_limit(const std::system_error& error) {
              "or of memory (ulimit -v)");
 }
 
-constexpr const char* kNoMemory =
+constexpr auto kNoMemory =
     "expected more memory, got none; raise the limit of memory (ulimit -v, or memory.max of the "
     "control group), or ask for less";
 

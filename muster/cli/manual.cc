@@ -26,7 +26,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kManualExamples = R"(Examples:
+constexpr auto kManualExamples = R"(Examples:
   muster manual run | man -l -           read it
   muster manual --all share/man/man1     every page into this folder (`make install` does)
 )";

@@ -15,7 +15,7 @@ namespace muster {
 namespace {
 
 constexpr milliseconds kBetweenLines{250};
-constexpr const char* kEmptyLine = "\r\033[K";
+constexpr auto kEmptyLine = "\r\033[K";
 
 }  // namespace
 

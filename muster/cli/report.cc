@@ -25,7 +25,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kReportExamples = R"(Examples:
+constexpr auto kReportExamples = R"(Examples:
   muster report                          the newest run here, into runs/latest/report.html
   muster report runs/digits              that one; of a job or of muster tasks
   muster report --out page.html          into this file

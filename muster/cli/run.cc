@@ -28,7 +28,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kRunExamples = R"(Examples:
+constexpr auto kRunExamples = R"(Examples:
   muster run ./train --epochs 3          one rank per GPU (no GPU: per CPU slot)
   muster run --gpus 2,4,7 train.py       a Python script, on these GPUs
   muster run -n 4 --max-restarts 3 -m package.train
@@ -44,7 +44,7 @@ stopped; 124 --timeout; 128 + the signal that ended muster; 1 it could not be st
 cannot be executed, is not there.
 )";
 
-constexpr const char* kPlanExamples = R"(Examples:
+constexpr auto kPlanExamples = R"(Examples:
   muster plan                            this machine, one rank per device
   muster plan --gpus 0-3 --json          these GPUs, as JSON (schema muster.plan/1)
   muster plan --inventory box.json -n 8  another machine (from: muster devices --json > box.json)

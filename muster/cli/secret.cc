@@ -11,7 +11,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kSecretExamples = R"(Example, for ranks that are started by hand:
+constexpr auto kSecretExamples = R"(Example, for ranks that are started by hand:
   (umask 077; muster secret > job.secret)
   export MUSTER_SECRET_FILE=$PWD/job.secret
 )";

@@ -21,7 +21,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kTasksExamples = R"(Examples:
+constexpr auto kTasksExamples = R"(Examples:
   muster tasks sweep.toml                    run the file's tasks on this machine's GPUs and CPUs
   muster tasks --sweep lr=0.1,0.01 --sweep seed=1..5 -- ./train --lr {lr} --seed {seed}
   muster tasks --gpus 0-3 --cpus 16 sweep.toml

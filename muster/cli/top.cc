@@ -40,7 +40,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kTopExamples = R"(Examples:
+constexpr auto kTopExamples = R"(Examples:
   muster top                  your newest running job, each second; q ends it
   muster top 4f2a             the job whose id begins so; or by the launcher's pid
   muster top runs/digits      the one in that folder, also when it has ended

@@ -26,7 +26,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kCollectiveTimeout = "MUSTER_COLLECTIVE_TIMEOUT";
+constexpr auto kCollectiveTimeout = "MUSTER_COLLECTIVE_TIMEOUT";
 
 void check_counts(const LaunchOptions& options) {
   if (options.max_restarts < 0) {

@@ -20,8 +20,8 @@ struct Meaning {
   Account account = Account::none;  // none: as any error says it
 };
 
-constexpr const char* kPortInUse = "a port is in use";  // meaning_of_port_in_use says all of it
-constexpr const char* kLostAnother = "it lost another rank, or the network to it: see that rank";
+constexpr auto kPortInUse = "a port is in use";  // meaning_of_port_in_use says all of it
+constexpr auto kLostAnother = "it lost another rank, or the network to it: see that rank";
 
 // The first row that is found counts, so causes stand before what they cause.
 constexpr Meaning kMeanings[] = {

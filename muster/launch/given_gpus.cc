@@ -17,9 +17,9 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kMask = "CUDA_VISIBLE_DEVICES";
-constexpr const char* kOfSlurm = "SLURM_STEP_GPUS";
-constexpr const char* kOfContainer = "NVIDIA_VISIBLE_DEVICES";
+constexpr auto kMask = "CUDA_VISIBLE_DEVICES";
+constexpr auto kOfSlurm = "SLURM_STEP_GPUS";
+constexpr auto kOfContainer = "NVIDIA_VISIBLE_DEVICES";
 
 bool names_devices(const std::string& text) {
   return text.starts_with("GPU-") || text.starts_with("MIG-");

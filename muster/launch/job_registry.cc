@@ -40,7 +40,7 @@ namespace {
 
 using JobJson = nlohmann::ordered_json;
 
-constexpr const char* kJobSchema = "muster.job/1";
+constexpr auto kJobSchema = "muster.job/1";
 constexpr size_t kMaxProgram = 4000;
 constexpr size_t kShownProgram = 60;
 constexpr size_t kMaxNote = size_t{1} << 20;

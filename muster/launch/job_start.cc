@@ -38,7 +38,7 @@ Ints ranks_with_streams(const std::string& text) {
   return ranks;
 }
 
-constexpr const char* kIsSimulated = " is simulated: its ranks run on this one's CPU";
+constexpr auto kIsSimulated = " is simulated: its ranks run on this one's CPU";
 
 // The warnings stand in the table too; a quiet job has no table.
 void tell_warnings(const Plan& plan) {

@@ -32,8 +32,8 @@ namespace muster {
 
 namespace {
 
-constexpr off_t kNotes = 4096;                 // where the notes begin
-constexpr const char* kTakingFile = "taking";  // locked while someone takes or reads leases
+constexpr off_t kNotes = 4096;          // where the notes begin
+constexpr auto kTakingFile = "taking";  // locked while someone takes or reads leases
 
 struct Segment {  // of units: [first, end)
   int first = 0;

@@ -26,7 +26,7 @@ namespace muster {
 inline constexpr int kWholeGpu = 1000;  // units
 
 // The variable that names, in a rank, the descriptors of its job's leases: "7,8", one for each GPU.
-inline constexpr const char* kLeaseVariable = "MUSTER_LEASE_FD";
+inline constexpr auto kLeaseVariable = "MUSTER_LEASE_FD";
 
 struct LeaseNote {
   int pid = 0;  // of who took it; 0: this process

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSchema = "muster.lease/1";
+constexpr auto kSchema = "muster.lease/1";
 constexpr size_t kMaxText = 120;  // even when every byte is escaped as \u00xx, the note fits
 
 // A number of the note; 0 for one that is missing or of another type.

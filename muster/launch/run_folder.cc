@@ -32,8 +32,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kRunsFolder = "runs";
-constexpr const char* kLatest = "latest";
+constexpr auto kRunsFolder = "runs";
+constexpr auto kLatest = "latest";
 // The launcher itself puts these into a folder. The activity of ranks is of use only beside
 // results.
 constexpr const char* kLaunchersOwn[] = {

@@ -11,8 +11,8 @@
 namespace muster {
 
 // The folder in a run's folder for the parts of its plan, one of each launcher of several hosts.
-inline constexpr const char* kPlanParts = "plans";
-inline constexpr const char* kPlanPart = "part-";  // how the names of its files begin
+inline constexpr auto kPlanParts = "plans";
+inline constexpr auto kPlanPart = "part-";  // how the names of its files begin
 
 // The absolute path of a run's folder. A link as `runs/latest` is followed now, since the next run
 // changes it. Throws: io, when there is no current folder.

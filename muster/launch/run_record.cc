@@ -24,7 +24,7 @@ namespace {
 
 using RecordJson = nlohmann::ordered_json;
 
-constexpr const char* kRunSchema = "muster.run/1";
+constexpr auto kRunSchema = "muster.run/1";
 
 constexpr auto kAttemptMembers = [](auto& attempt, const auto& visit) {
   visit("attempt", attempt.attempt);

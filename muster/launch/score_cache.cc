@@ -28,9 +28,9 @@
 namespace muster {
 namespace {
 
-constexpr const char* kScoresSchema = "muster.scores/1";
+constexpr auto kScoresSchema = "muster.scores/1";
 constexpr double kNoise = 0.05;  // scores of one model that differ by no more are the same
-constexpr const char* kCpu = "cpu";
+constexpr auto kCpu = "cpu";
 constexpr std::chrono::seconds kPatience{10};
 
 // Throws: invalid_argument that names the member which is wrong.

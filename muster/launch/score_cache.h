@@ -12,7 +12,7 @@
 
 namespace muster {
 
-inline constexpr const char* kScoreType = "float32";  // whose scores plans are made by
+inline constexpr auto kScoreType = "float32";  // whose scores plans are made by
 
 struct MeasuredScore {
   std::string device{};  // a UUID, or "cpu" for a CPU slot of `host`

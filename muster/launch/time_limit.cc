@@ -20,7 +20,7 @@ namespace {
 // --shutdown-timeout.
 constexpr milliseconds kOwnEnd{30'000};
 constexpr std::string_view kSlurm = "slurm";
-constexpr const char* kSlurmEnd = "SLURM_JOB_END_TIME";
+constexpr auto kSlurmEnd = "SLURM_JOB_END_TIME";
 
 // Returns how long before the end of the Slurm job the limit is: ten minutes for "slurm-10m".
 // Returns nothing for a text that does not name Slurm.

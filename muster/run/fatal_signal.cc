@@ -140,7 +140,7 @@ void end_error() {
 
 // Says "[rank 1] error: SIGSEGV; its stack, …" in one line.
 void say_head(const char* signal) {
-  constexpr const char* kRest = "; its stack, innermost call first (MUSTER_BACKTRACE=0: none):\n";
+  constexpr auto kRest = "; its stack, innermost call first (MUSTER_BACKTRACE=0: none):\n";
   std::array<char, 192> line;
   size_t size = 0;
   const char* const name = g_name.data();

@@ -28,7 +28,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::seconds kLastWords{30};  // for all ranks to read why one fails
-constexpr const char* kAdvice = "; set LOCAL_RANK for every rank, or for none";
+constexpr auto kAdvice = "; set LOCAL_RANK for every rank, or for none";
 
 // Ranks that see the same UUIDs share these GPUs.
 std::string gpus_seen(const SeenMachine& seen) {

@@ -9,7 +9,7 @@ namespace muster {
 
 // For exec by a child of this process: the file that is running, even if its name now belongs to
 // another file.
-inline constexpr const char* kOwnProgram = "/proc/self/exe";
+inline constexpr auto kOwnProgram = "/proc/self/exe";
 
 // The arguments that this process was started with. argv may have changed: gflags, MPI_Init and
 // others remove their arguments from it, and a process title may overwrite it. Falls back to `argv`

@@ -11,7 +11,7 @@ namespace muster {
 
 // "<pid of the parent>:<exit codes of earlier calls, joined by commas>". A value left in the
 // environment by another process is ignored, so under another launcher every call is made.
-inline constexpr const char* kRunCallsVariable = "MUSTER_RUN_CALLS";
+inline constexpr auto kRunCallsVariable = "MUSTER_RUN_CALLS";
 
 // The exit code of the call that this process has reached, if another process makes that call.
 // Throws: invalid_argument for a variable that muster::run did not write.

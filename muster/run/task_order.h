@@ -30,7 +30,7 @@ struct TaskOrder {
 };
 
 // Not MUSTER_TASK, which `muster tasks` sets for its tasks.
-inline constexpr const char* kTaskVariable = "MUSTER_TASK_ORDER";
+inline constexpr auto kTaskVariable = "MUSTER_TASK_ORDER";
 
 std::string order_to_json(const TaskOrder& order);
 

@@ -50,8 +50,8 @@ constexpr auto clone_process = ::__clone;
 constexpr auto clone_process = ::clone;
 #endif
 
-constexpr const char* kStepChangeFolder = "cannot change to";
-constexpr const char* kStepExec = "exec";
+constexpr auto kStepChangeFolder = "cannot change to";
+constexpr auto kStepExec = "exec";
 
 // The child must not allocate, so all that it needs is here before it exists. It shares the
 // parent's memory, so the parent reads what it writes to `failed_*`.

@@ -24,7 +24,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kReaderStopped = "the reader had stopped";
+constexpr auto kReaderStopped = "the reader had stopped";
 
 constexpr std::pair<int, const char*> kNames[] = {{STDOUT_FILENO, "standard output"},
                                                   {STDERR_FILENO, "standard error"}};

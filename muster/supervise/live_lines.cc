@@ -20,9 +20,9 @@ namespace {
 
 // These are DECAWM: a line that is too long is cut by the terminal itself, which knows its width
 // and that of characters.
-constexpr const char* kCutLines = "\033[?7l";
-constexpr const char* kWrapLines = "\033[?7h";
-constexpr const char* kNoColour = "\033[0m";
+constexpr auto kCutLines = "\033[?7l";
+constexpr auto kWrapLines = "\033[?7h";
+constexpr auto kNoColour = "\033[0m";
 
 // The place after the escape sequence at `from`. A sequence "ESC [ …" ends in a character from @ to
 // ~; others have two characters.

@@ -87,7 +87,7 @@ std::string in_utf8(std::string_view line) {
 
 // The line with such words made texts, unless they stand within a text.
 std::string with_quoted_names(std::string_view line) {
-  constexpr const char* kEnds = " \t,:[]{}\"";
+  constexpr auto kEnds = " \t,:[]{}\"";
   std::string quoted;
   bool in_text = false;
   for (size_t at = 0; at < line.size();) {

@@ -27,8 +27,8 @@ using WireJson = nlohmann::ordered_json;
 
 // The key that says which kind a message is. It stands first, so that a line can be told from what
 // a login prints.
-constexpr const char* kKindKey = "muster";
-constexpr const char* kWhat = "a line of the connection";
+constexpr auto kKindKey = "muster";
+constexpr auto kWhat = "a line of the connection";
 // Bounds of numbers from the other side; the grace period is at most a week.
 constexpr int kMostRanksOfTask = 1'000'000;
 constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;

@@ -5,10 +5,10 @@
 
 namespace muster {
 
-inline constexpr const char* kJournalSchema = "muster.journal/2";
+inline constexpr auto kJournalSchema = "muster.journal/2";
 inline constexpr size_t kJournalSumChars = 16;
 // A record's key, for the sum of the one before it.
-inline constexpr const char* kJournalAfter = "after";
+inline constexpr auto kJournalAfter = "after";
 
 // The record with its sum and a newline.
 std::string journal_line(const std::string& json);

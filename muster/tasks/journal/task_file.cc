@@ -26,7 +26,7 @@ namespace {
 
 using FileJson = nlohmann::ordered_json;
 
-constexpr const char* kTasksSchema = "muster.task_list/1";
+constexpr auto kTasksSchema = "muster.task_list/1";
 
 // The needs of every task are whole: they say what the task got, whatever later versions take for a
 // default.

@@ -33,7 +33,7 @@ constexpr int kPixelsATick = 130;
 constexpr int kFontSize = 11;
 
 // Nothing is loaded from anywhere, and nothing in it can run.
-constexpr const char* kHead = R"(<!DOCTYPE html>
+constexpr auto kHead = R"(<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -41,7 +41,7 @@ constexpr const char* kHead = R"(<!DOCTYPE html>
 <meta name="viewport" content="width=device-width">
 )";
 
-constexpr const char* kPageStyle = R"(<style>
+constexpr auto kPageStyle = R"(<style>
 :root { color-scheme: light dark; --back: #ffffff; --front: #1f2428; --soft: #5f6b76; --line: #dfe3e8; }
 @media (prefers-color-scheme: dark) { :root { --back: #14181c; --front: #e6eaee; --soft: #9aa6b2; --line: #2d343b; } }
 body { margin: 24px; background: var(--back); color: var(--front); font: 14px system-ui, sans-serif; }
@@ -50,7 +50,7 @@ p { margin: 0 0 12px; color: var(--soft); }
 </style>
 )";
 
-constexpr const char* kFigureStyle = R"(<style>
+constexpr auto kFigureStyle = R"(<style>
 .timeline { --band: #f5f7f9; --done: #2f6fb0; --failed: #b83227; --late: #9a5800; --lost: #66717c; --running: #1f7a5c; --stopped: #6b5b95; }
 @media (prefers-color-scheme: dark) {
   .timeline { --band: #1a1f24; --done: #3f7fc0; --failed: #c8463a; --late: #a8660a; --lost: #74808c; --running: #2a8a69; --stopped: #8573b3; }
@@ -71,7 +71,7 @@ constexpr const char* kFigureStyle = R"(<style>
 </style>
 )";
 
-constexpr const char* kHatch =
+constexpr auto kHatch =
     R"_(<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">)_"
     R"_(<path d="M0 0V6" stroke="#ffffff" stroke-opacity="0.3" stroke-width="3"/></pattern></defs>)_";
 

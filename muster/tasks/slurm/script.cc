@@ -39,7 +39,7 @@ int64_t pause_after(const Task& task, int start) {
 std::string gres_of(const Task& task) {
   const TaskNeed& need = task.needs.front();
   std::string type = lower_case(need.model);
-  constexpr const char* kTypeCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_-";
+  constexpr auto kTypeCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_-";
   if (type.find_first_not_of(kTypeCharacters) != std::string::npos) {
     throw invalid_argument(
         "--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",
@@ -68,7 +68,7 @@ milliseconds whole_time(const Task& task) {
 // waits until that can hear it. `wait` comes back for a signal too, sometimes before the trap has
 // run, and is asked again while the child lives; for one that had ended it then says 127. A child
 // that is started in the background ignores SIGINT, which `muster` puts right.
-constexpr const char* kRun = R"(child= stopped= heard= early=
+constexpr auto kRun = R"(child= stopped= heard= early=
 pass() {
   heard=yes
   case $1 in USR1 | USR2) ;; *) stopped=yes ;; esac

@@ -27,7 +27,7 @@
 namespace muster {
 namespace {
 
-constexpr const char* kSweepFlag = "--sweep ";
+constexpr auto kSweepFlag = "--sweep ";
 
 // Throws: invalid_argument that repeats `flag` and its text, and points at the byte `at` of the
 // text.

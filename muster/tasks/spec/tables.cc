@@ -137,7 +137,7 @@ class TableReader {
       made_.each.push_back(std::move(parameter));
   }
 
-  static constexpr const char* kEachRule = R"(a list of values or a range ("1..5") in each)";
+  static constexpr auto kEachRule = R"(a list of values or a range ("1..5") in each)";
 
   // A parameter's values; none when there is a problem, which is told then.
   Strings parameter_values(const toml::node& node) const {
@@ -185,8 +185,7 @@ class TableReader {
     const toml::node* const node = find("argv");
     if (node == nullptr)
       return problem(R"(expected argv = ["PROGRAM", …] in [[task]], got none)");
-    constexpr const char* kRule =
-        R"(the program and its arguments (["./train", "--lr", "0.1"]) for argv)";
+    constexpr auto kRule = R"(the program and its arguments (["./train", "--lr", "0.1"]) for argv)";
     for (const toml::node& word : values_.list(*node, kRule)) {
       const auto text = values_.scalar(word, "argv");
       made_.argv.push_back(text ? filled(word, *text) : TaskText());
