@@ -13,6 +13,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -53,7 +54,7 @@ std::map<std::string, std::string> parse_conf(const std::string& text) {
     return values;
   for (const std::string& piece : split(text, ',')) {
     const size_t equals = piece.find('=');
-    if (equals == std::string::npos || equals == 0)
+    if (equals == npos || equals == 0)
       throw bad_flag(
           "--rdzv-conf", "NAME=VALUE pairs as in join_timeout=600,last_call_timeout=30", piece);
     const std::string_view name = trim(std::string_view(piece).substr(0, equals));
@@ -285,7 +286,7 @@ std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const
     ranks = *hosts.front().nproc;
   const bool are_alike =
       all_of(hosts, [&](const HostSpec& host) { return host.nproc == hosts.front().nproc; });
-  std::vector<int64_t> blocks;
+  Int64s blocks;
   if (are_alike && !flags.mesh.empty())
     blocks = blocks_of_mesh(parse_axes(flags.mesh), ranks, std::ssize(hosts));
   return mapped(network_order(flags.switches, names, blocks),
@@ -363,12 +364,11 @@ void warn_of_unknown_conf(const RunFlags& flags) {
                                    "use_libuv"};
   for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
     if (!kKnown.contains(name))
-      log(LogLevel::warn,
-          "--rdzv-conf: '",
-          printable(name),
-          "' is not a known name and has no effect (known: ",
-          join(kKnown, ", "),
-          ")");
+      log_warning("--rdzv-conf: '",
+                  printable(name),
+                  "' is not a known name and has no effect (known: ",
+                  join(kKnown, ", "),
+                  ")");
   }
 }
 
@@ -386,14 +386,12 @@ void warn_of_flags_for_several_hosts(const RunFlags& flags) {
       unused.emplace_back(flag);
   }
   if (!unused.empty())
-    log(LogLevel::warn,
-        join(unused, ", "),
-        ": of no effect on one host; leave out what is for several");
+    log_warning(join(unused, ", "), ": of no effect on one host; leave out what is for several");
   try {
     ClusterOptions of_nobody;
     set_times(flags.rdzv_conf, of_nobody);
   } catch (const Error& error) {
-    log(LogLevel::warn, error.message(), " (of no effect on one host)");
+    log_warning(error.message(), " (of no effect on one host)");
   }
 }
 

@@ -37,7 +37,7 @@ std::string kernel_module_version(const std::string& root) {
   const std::string text = try_read_file(root + "/proc/driver/nvidia/version").value_or("");
   const std::string line = text.substr(0, text.find('\n'));
   for (const std::string& word : split(line, ' ')) {
-    const bool is_number = word.find_first_not_of("0123456789.") == std::string::npos;
+    const bool is_number = word.find_first_not_of("0123456789.") == npos;
     if (is_number && contains(word, '.'))
       return word;
   }

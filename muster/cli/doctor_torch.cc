@@ -18,7 +18,7 @@ std::string version_in_header(const std::string& text) {
   for (const char* part : {"MAJOR ", "MINOR ", "PATCH "}) {
     const std::string name = cat("#define TORCH_VERSION_", part);
     const size_t at = text.find(name);
-    if (at == std::string::npos)
+    if (at == npos)
       return "";
     const size_t from = at + name.size();
     numbers.emplace_back(trim(text.substr(from, text.find('\n', from) - from)));
@@ -29,7 +29,7 @@ std::string version_in_header(const std::string& text) {
 // Returns the version in a torch folder (a wheel's or a libtorch's), from files alone.
 std::string torch_version(const std::string& folder) {
   const std::string python = try_read_file(folder + "/version.py").value_or("");
-  if (const size_t at = python.find("__version__ = '"); at != std::string::npos) {
+  if (const size_t at = python.find("__version__ = '"); at != npos) {
     const size_t from = at + std::string_view("__version__ = '").size();
     return python.substr(from, python.find('\'', from) - from);
   }
@@ -110,7 +110,7 @@ CheckResult check_torch(const DoctorFacts& facts) {
     // The answer is the version and the folder.
     const size_t blank = facts.python_answer.find(' ');
     const std::string where =
-        blank == std::string::npos ? facts.asked_python : facts.python_answer.substr(blank + 1);
+        blank == npos ? facts.asked_python : facts.python_answer.substr(blank + 1);
     return judge_torch(facts.python_answer.substr(0, blank), where);
   }
   for (const std::string& folder : torch_candidates(facts)) {

@@ -16,7 +16,7 @@ namespace {
 // Removes "tcp://", which other programs write before an address: there is nothing else here.
 std::string without_scheme(const std::string& text, const std::string& flag) {
   const size_t end = text.find("://");
-  if (end == std::string::npos)
+  if (end == npos)
     return text;
   if (text.substr(0, end) != "tcp")
     throw bad_flag(
@@ -46,9 +46,9 @@ std::string in_brackets(const std::string& host) {
 HostPort parse_host_port(const std::string& given, const std::string& flag) {
   const std::string text = without_scheme(given, flag);
   const size_t colon = text.rfind(':');
-  const bool is_in_brackets = colon != std::string::npos && text.find(']', colon) != text.npos;
+  const bool is_in_brackets = colon != npos && text.find(']', colon) != text.npos;
   const bool is_of_address = !text.starts_with('[') && text.find(':') != colon;
-  const bool has_port = colon != std::string::npos && !is_in_brackets && !is_of_address;
+  const bool has_port = colon != npos && !is_in_brackets && !is_of_address;
   HostPort result{.host = has_port ? text.substr(0, colon) : text};
   if (result.host.starts_with('[') && result.host.ends_with(']'))
     result.host = result.host.substr(1, result.host.size() - 2);
@@ -58,7 +58,7 @@ HostPort parse_host_port(const std::string& given, const std::string& flag) {
       throw bad_flag(flag, "HOST:PORT with a port from 1 to 65535", given);
     result.port = static_cast<int>(*port);
   }
-  if (result.host.empty() || result.host.find_first_of(" \t\n/") != std::string::npos)
+  if (result.host.empty() || result.host.find_first_of(" \t\n/") != npos)
     throw bad_flag(flag, "HOST:PORT", given);
   check_brackets(result.host, given, flag);
   return result;

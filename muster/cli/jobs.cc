@@ -64,7 +64,7 @@ size_t shown_id_size(const std::vector<JobNote>& jobs) {
   StringSet shown;
   for (const JobNote& job : jobs) {
     if (!shown.insert(job.id.substr(0, kShortId)).second)
-      return std::string::npos;
+      return npos;
   }
   return kShortId;
 }

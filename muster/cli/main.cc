@@ -175,7 +175,7 @@ int unknown_command(const std::string& name) {
 std::string name_the_rule(const CLI::App& app, const std::string& text) {
   constexpr std::string_view kStart = "Could not convert: ";
   const size_t equals = text.find(" = ");
-  if (!text.starts_with(kStart) || equals == std::string::npos)
+  if (!text.starts_with(kStart) || equals == npos)
     return text;
   const std::string name = text.substr(kStart.size(), equals - kStart.size());
   const CLI::App* command = &app;

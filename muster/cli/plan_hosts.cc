@@ -75,7 +75,7 @@ std::string answer_of(const HostSpec& host, const std::string& command, const St
 // The start files of a shell may print something before the document, whose first line is "{".
 std::string document_in(const std::string& answer, const HostSpec& host) {
   const size_t begin = answer.starts_with("{\n") ? 0 : answer.find("\n{\n");
-  if (begin == std::string::npos)
+  if (begin == npos)
     fail_without_answer(host,
                         in_quotes(printable(answer.substr(0, 80))),
                         "see what the start files of the shell there print");
@@ -141,7 +141,7 @@ int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
   inventory.source = "the hosts";
   for (const size_t i : indices_of(answers)) {
     if (answers[i].wait_for(kSayWhoIsWaitedFor) == std::future_status::timeout)
-      log(LogLevel::info, "waiting for the answer of host ", hosts[i].name);
+      log_info("waiting for the answer of host ", hosts[i].name);
     inventory.hosts.push_back(answers[i].get());
   }
   const Plan plan = place(inventory, options);

@@ -22,7 +22,7 @@ class ReadingLine : NoCopy {
   bool terminal_;
   bool shown_ = false;
   uint64_t bytes_ = 0;
-  Clock::time_point next_;
+  TimePoint next_;
 };
 
 }  // namespace muster

@@ -119,12 +119,11 @@ void warn_of_flags_of_program(const CLI::App& command, const Strings& program) {
   }
   if (flags.empty())
     return;
-  log(LogLevel::warn,
-      printable(cat("plan: ",
-                    join(flags, ", "),
-                    " after '",
-                    program[0],
-                    "' is taken for the program's own; flags of muster stand before it")));
+  log_warning(printable(cat("plan: ",
+                            join(flags, ", "),
+                            " after '",
+                            program[0],
+                            "' is taken for the program's own; flags of muster stand before it")));
 }
 
 // Programs that start themselves take these variables, and this command takes flags. A task has
@@ -150,10 +149,9 @@ void warn_of_variables_of_programs(const RunFlags& flags) {
   }
   if (unused.empty())
     return;
-  log(LogLevel::warn,
-      printable(cat("not used here, but by programs that start themselves: ",
-                    join(unused, ", "),
-                    "; give the flag instead")));
+  log_warning(printable(cat("not used here, but by programs that start themselves: ",
+                            join(unused, ", "),
+                            "; give the flag instead")));
 }
 
 }  // namespace

@@ -286,7 +286,7 @@ Environment parse_env(const Strings& settings) {
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
-    if (equals != std::string::npos) {
+    if (equals != npos) {
       variables[name] = setting.substr(equals + 1);
     } else if (const auto value = get_env(name.c_str())) {
       variables[name] = *value;

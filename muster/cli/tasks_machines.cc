@@ -63,7 +63,7 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
   if (!nodes) {
     const int copies = get_env_count("SLURM_STEP_NUM_TASKS").value_or(1);
     if (inside_srun_step() && copies > 1)
-      log(LogLevel::warn,
+      log_warning(
           "srun has started `muster tasks` more than once, and each of them runs all tasks; start "
           "it once, "
           "without srun: it then uses all nodes of the allocation");

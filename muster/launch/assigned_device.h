@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
 #include "muster/placement/request.h"
 #include "muster/placement/selection/usable_gpus.h"
@@ -19,7 +20,7 @@ struct AssignedDevice {
   RankPlan assignment{};
   std::optional<int> local_world_size{};  // if ranks are left out: the number of the others
   MeshShape mesh{};                       // of all ranks, if the launcher was given one
-  std::vector<int64_t> batch_shares{};    // of all ranks; empty if the plan has no global batch
+  Int64s batch_shares{};                  // of all ranks; empty if the plan has no global batch
 };
 
 // Leaves only the first GPU's vendor: a LibTorch is built for one vendor's GPUs, and each vendor

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/clock_alignment.h"
@@ -179,7 +180,7 @@ StreamLoaderOptions Context::stream_options(StreamLoaderOptions options) const {
 }
 
 std::shared_ptr<BatchSampler> Context::cost_balanced(SampleOrder order,
-                                                     std::vector<double> costs,
+                                                     Doubles costs,
                                                      CostBalancedOptions options) {
   options.num_replicas = world_size();
   options.rank = rank();

@@ -125,12 +125,10 @@ MeshShape mesh_of(const RunOptions& options, const RankDevice& device, int world
   return checked_mesh(options.mesh, world_size);
 }
 
-std::vector<int64_t> batch_shares_of(const RunOptions& options,
-                                     const RankDevice& device,
-                                     int world_size) {
+Int64s batch_shares_of(const RunOptions& options, const RankDevice& device, int world_size) {
   if (!device.batch_shares.empty() || options.global_batch == 0)
     return device.batch_shares;
-  return batch_shares(options.global_batch, std::vector<double>(world_size, 1.0));
+  return batch_shares(options.global_batch, Doubles(world_size, 1.0));
 }
 
 }  // namespace muster

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/mesh_shape.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
@@ -23,8 +23,6 @@ MeshShape mesh_of(const RunOptions& options, const RankDevice& device, int world
 
 // Each rank's samples of a global batch: the launcher's, or else equal ones. Empty: there is none.
 // Throws: invalid_argument for more ranks than samples.
-std::vector<int64_t> batch_shares_of(const RunOptions& options,
-                                     const RankDevice& device,
-                                     int world_size);
+Int64s batch_shares_of(const RunOptions& options, const RankDevice& device, int world_size);
 
 }  // namespace muster

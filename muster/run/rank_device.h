@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/launch/assigned_device.h"
 
 namespace muster {
@@ -17,7 +17,7 @@ struct RankDevice {
   RankPlan assignment;
   std::optional<int> local_world_size{};  // these three: as AssignedDevice's
   MeshShape mesh{};
-  std::vector<int64_t> batch_shares{};
+  Int64s batch_shares{};
 };
 
 // LibTorch's device for the GPU with this ordinal among those that the process sees.

@@ -76,7 +76,7 @@ void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
   std::map<std::string, Strings> tasks;
   for (const TaskOutcome& outcome : outcomes) {
     if (!outcome.instead.empty())
-      tasks[outcome.instead].push_back(cat("'", printable(outcome.name), "'"));
+      tasks[outcome.instead].push_back(in_quotes(printable(outcome.name)));
   }
   for (const auto& [why, names] : tasks)
     log_info("on the CPU: task ", join(names, ", "), ": ", why);

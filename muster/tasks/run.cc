@@ -55,18 +55,17 @@ void warn_of_cpus(const Inventory& inventory, int cpus) {
     most = std::max(most, host.num_cores);
   if (most == 0 || cpus <= most)
     return;
-  log(LogLevel::warn,
-      "--cpus ",
-      cpus,
-      ": ",
-      a_host_has(inventory, plural(most, "CPU")),
-      ", which that many tasks will share");
+  log_warning("--cpus ",
+              cpus,
+              ": ",
+              a_host_has(inventory, plural(most, "CPU")),
+              ", which that many tasks will share");
 }
 
 // What makes tasks run elsewhere than asked is said of a quiet run too.
 void warn_of_simulation(const TaskMachines& machines) {
   if (machines.inventory.simulated)
-    log(LogLevel::warn, "the machine of --inventory is simulated: tasks run on this one's CPU");
+    log_warning("the machine of --inventory is simulated: tasks run on this one's CPU");
 }
 
 // Warns where GPUs are missing that should be there: tasks that say nothing of their needs would
@@ -78,7 +77,7 @@ void warn_of_missing_gpus(const TaskMachines& machines) {
     const UsableGpus usable = usable_gpus(host, machines.masks);
     const bool missing = usable.mask_is_wrong || (host.gpus.empty() && host.gpus_expected);
     if (missing)
-      log(LogLevel::warn, printable(describe(host, usable)));
+      log_warning(printable(describe(host, usable)));
   }
 }
 
@@ -148,7 +147,7 @@ void warn_of_others(const DevicePool& pool, int here) {
     return;
   const auto wanted = mapped(pool.hosts()[here].gpus, &PoolGpu::uuid);
   for (const std::string& line : other_users_of(pool.inventory().hosts[here], wanted))
-    log(LogLevel::warn, line, ", whose memory and time tasks there share; --gpus chooses others");
+    log_warning(line, ", whose memory and time tasks there share; --gpus chooses others");
 }
 
 // The note by which `muster ps` shows the run.
@@ -198,7 +197,7 @@ void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std
   const JournalState& before = run.before;
   check_journal_is_there(run);
   if (!before.cut.empty())
-    log(LogLevel::warn, "journal: ", before.cut);
+    log_warning("journal: ", before.cut);
   if (!run.is_new)
     end_left_over(run.run_dir, before.marks);
   journal.begin_at(before.good_bytes, before.last_sum);

@@ -208,7 +208,7 @@ bool RunHosts::ready() const {
 }
 
 // The loop of this machine calls the handlers of all others meanwhile.
-std::vector<TaskEnd> RunHosts::wait(Clock::time_point until) {
+std::vector<TaskEnd> RunHosts::wait(TimePoint until) {
   std::vector<TaskEnd> ends = local_.wait(until);
   append_all(ends, std::exchange(remote_ends_, {}));
   return ends;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/local_host.h"
@@ -40,7 +41,7 @@ class RunHosts : NoCopy {
 
   // The tasks that have ended, of all hosts. A host that was lost meanwhile has been set aside, and
   // that was said. Blocking: until something has happened or `until` has come.
-  std::vector<TaskEnd> wait(Clock::time_point until);
+  std::vector<TaskEnd> wait(TimePoint until);
 
   std::optional<int> take_signal() { return local_.take_signal(); }
 

@@ -73,7 +73,7 @@ class Standstill {
   }
 
  private:
-  std::optional<Clock::time_point> since_;
+  std::optional<TimePoint> since_;
 };
 
 // One run, from its first start to its last record.
@@ -158,7 +158,7 @@ class TaskRunner {
   }
 
   // The next tick, or the end of the next back-off if that comes first.
-  Clock::time_point wait_until() {
+  TimePoint wait_until() {
     const auto moment = Clock::now();
     const auto tick = moment + kTickEvery;
     const auto next = schedule_.next_time();
@@ -529,7 +529,7 @@ class TaskRunner {
   RunView& view_;
   RunHosts hosts_;
   RunOutcome outcome_;
-  Clock::time_point started_ = Clock::now();
+  TimePoint started_ = Clock::now();
   std::unordered_map<int, LiveTask> live_;
   std::deque<PendingEnd> pending_;
   int last_id_ = 0;

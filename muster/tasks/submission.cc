@@ -100,7 +100,7 @@ void submit_to_slurm(TasksRun& run, const Strings& sbatch, bool dry_run) {
   const Tasks& tasks = run.file.tasks;
   const SlurmPlan plan = plan_slurm(tasks, options);
   for (const std::string& note : plan.notes)
-    log(LogLevel::info, note);
+    log_info(note);
   if (dry_run)
     return write_all(STDOUT_FILENO, shown(plan, tasks, options));
   check_replaces_nothing(run);

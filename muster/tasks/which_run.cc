@@ -83,7 +83,7 @@ void check_same_tasks(const TasksOptions& options, const Tasks& tasks) {
 void enter_folder(const std::map<std::string, std::string>& settings) {
   const std::string folder = find_or(settings, "folder");
   if (!folder.empty() && ::chdir(folder.c_str()) != 0)
-    fail_errno(cat("--resume: cannot change to the run's folder '", folder, "'"), errno);
+    fail_errno(errno, "--resume: cannot change to the run's folder '", folder, "'");
 }
 
 std::string absolute_folder(const std::string& path) {
@@ -131,7 +131,7 @@ TasksRun new_run(const TasksOptions& options) {
   Strings warnings;
   TypedTasks typed = typed_tasks(options, &warnings);
   for (const std::string& warning : warnings)
-    log(LogLevel::warn, warning);
+    log_warning(warning);
   TasksRun run{.file = {.settings = to_texts(options.settings), .tasks = std::move(typed.tasks)},
                .settings = options.settings,
                .spec_text = std::move(typed.spec_text)};

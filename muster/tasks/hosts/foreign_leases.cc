@@ -91,7 +91,7 @@ void ForeignLeases::try_look_at(int gpu) {
     look_at(gpu);
   } catch (const Error& error) {
     if (!std::exchange(said_, true))
-      log(LogLevel::warn, "cannot see which GPUs other jobs hold: ", error.message());
+      log_warning("cannot see which GPUs other jobs hold: ", error.message());
   }
 }
 

@@ -52,7 +52,7 @@ class ForeignLeases {
   std::optional<LeaseFolder> folder_;
   bool said_ = false;                // that it cannot be looked at
   std::map<int, std::string> held_;  // by the GPU's place
-  std::optional<Clock::time_point> looked_;
+  std::optional<TimePoint> looked_;
 };
 
 }  // namespace muster

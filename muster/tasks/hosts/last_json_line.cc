@@ -63,7 +63,7 @@ std::string_view text_of_not_finite(std::string_view printed) {
 // word.
 std::string_view text_of_large(std::string_view printed) {
   const std::string_view digits = printed.substr(printed.starts_with('-') ? 1 : 0);
-  if (digits.find_first_not_of("0123456789") != std::string_view::npos)
+  if (digits.find_first_not_of("0123456789") != npos)
     return {};
   uint64_t number = 0;
   int64_t negative = 0;
@@ -146,7 +146,7 @@ size_t read_at(const Fd& file, const std::string& path, off_t from, std::string&
     if (n < 0 && errno == EINTR)
       continue;
     if (n < 0)
-      fail_errno(cat("cannot read ", printable(path)), errno);
+      fail_errno(errno, "cannot read ", printable(path));
     if (n == 0)
       break;
     have += n;
@@ -159,10 +159,10 @@ size_t read_at(const Fd& file, const std::string& path, off_t from, std::string&
 std::string last_lines_of_file(const std::string& path, size_t max_bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid())
-    fail_errno(cat("cannot open ", printable(path)), errno);
+    fail_errno(errno, "cannot open ", printable(path));
   struct stat status{};
   if (::fstat(file.get(), &status) != 0)
-    fail_errno(cat("cannot look at ", printable(path)), errno);
+    fail_errno(errno, "cannot look at ", printable(path));
   const size_t size = std::max<off_t>(0, status.st_size);
   const bool cut = size > max_bytes;
   // One byte more shows whether a line begins exactly where the piece does.
@@ -172,7 +172,7 @@ std::string last_lines_of_file(const std::string& path, size_t max_bytes) {
   if (!cut)
     return text;
   const size_t end = text.find_first_of(kLineEnds);
-  return end == std::string::npos ? "" : text.substr(end + 1);
+  return end == npos ? "" : text.substr(end + 1);
 }
 
 }  // namespace

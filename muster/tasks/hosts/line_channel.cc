@@ -97,7 +97,7 @@ bool LineChannel::hand_on() {
   bool goes_on = true;
   while (goes_on) {
     const size_t newline = read_.find('\n', std::max(from, looked_));
-    if (newline == std::string::npos) {
+    if (newline == npos) {
       looked_ = read_.size();
       break;
     }

@@ -97,7 +97,7 @@ bool LocalHost::ran_out_of_memory() const {
 }
 
 // Leases are given back before the end is told: the next task may want the GPU.
-std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
+std::vector<TaskEnd> LocalHost::wait(std::optional<TimePoint> until) {
   std::vector<TaskEnd> ends;
   for (PoolExit& exit : processes_.wait(until)) {
     take_back(exit);

@@ -44,7 +44,7 @@ void MemoryWatch::look(const std::set<int>& taken) {
     for (const int gpu : free)
       tell_of(gpu, now.hosts[0]);
   } catch (const Error& error) {
-    log(LogLevel::debug, "cannot see how much memory the GPUs have free: ", error.message());
+    log_debug("cannot see how much memory the GPUs have free: ", error.message());
   }
   looked_ = Clock::now();
 }

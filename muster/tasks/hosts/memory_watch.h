@@ -36,7 +36,7 @@ class MemoryWatch {
   const DevicePool& pool_;
   int host_;
   Tell tell_;
-  std::optional<Clock::time_point> looked_;
+  std::optional<TimePoint> looked_;
 };
 
 }  // namespace muster

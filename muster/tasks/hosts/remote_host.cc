@@ -245,7 +245,7 @@ void RemoteHost::read_errors() {
   }
   error_text_.append(buffer, n);
   size_t end = error_text_.find('\n');
-  while (end != std::string::npos || error_text_.size() > kLongestErrorLine) {
+  while (end != npos || error_text_.size() > kLongestErrorLine) {
     const size_t length = std::min({end, error_text_.size(), kLongestErrorLine});
     take_error_line(error_text_.substr(0, length));
     error_text_.erase(0, length == end ? length + 1 : length);
@@ -390,10 +390,7 @@ void tell_who_is_waited_for(const std::vector<std::unique_ptr<RemoteHost>>& host
   }
   const char* const hosts_word = word_for(names.size(), "host ", "hosts ");
   if (!names.empty())
-    log(LogLevel::info,
-        "waiting for the answer of ",
-        hosts_word,
-        join_first(names, ", ", kMostNamed));
+    log_info("waiting for the answer of ", hosts_word, join_first(names, ", ", kMostNamed));
 }
 
 }  // namespace

@@ -134,8 +134,8 @@ class RemoteHost : public TaskHost {
   EventLoop::Handle watches_errors_ = 0;
   EventLoop::Handle alive_timer_ = 0;
   bool ready_ = false;
-  Clock::time_point heard_ = Clock::now();
-  Clock::time_point ticked_ = Clock::now();
+  TimePoint heard_ = Clock::now();
+  TimePoint ticked_ = Clock::now();
   std::optional<Inventory> inventory_;
   std::vector<RemoteHeld> held_before_;
   std::string problem_;

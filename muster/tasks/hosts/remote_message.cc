@@ -56,7 +56,7 @@ Environment environment_from(JsonObject& json, const char* key) {
   Environment environment;
   for (const std::string& entry : texts_from(json, key)) {
     const size_t equals = entry.find('=');
-    const bool has_name = equals != std::string::npos && equals > 0;
+    const bool has_name = equals != npos && equals > 0;
     if (!has_name || contains(entry, '\0'))
       json.fail(
           key, "variables as in NAME=value", in_quotes(printable(entry.substr(0, kMaxShown))));

@@ -96,7 +96,7 @@ HostRetry::Step HostRetry::look() {
 
 // The try is over. A host that answered and cannot be used is told once for each reason.
 HostRetry::Step HostRetry::fail(bool unfit, std::string why) {
-  log(LogLevel::debug, "host ", options_.hello.name, " is not back: ", why);
+  log_debug("host ", options_.hello.name, " is not back: ", why);
   if (connection_) {
     connection_->abandon();
     over_.push_back(std::move(connection_));

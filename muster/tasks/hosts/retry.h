@@ -61,9 +61,9 @@ class HostRetry {
   Strings gpus_;  // UUIDs
   bool trying_ = false;
   bool begun_ = false;
-  Clock::time_point next_;
-  Clock::time_point give_up_;  // on an answer
-  Clock::time_point back_since_;
+  TimePoint next_;
+  TimePoint give_up_;  // on an answer
+  TimePoint back_since_;
   milliseconds pause_;
   std::string unfit_;
   std::unique_ptr<RemoteHost> connection_;         // that is being made

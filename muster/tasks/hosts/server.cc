@@ -445,8 +445,8 @@ class TaskServer {
   std::unique_ptr<LocalHost> local_;
   std::map<int, Stream> streams_;  // of every task that runs
   std::map<int, int> told_;        // by GPU: units that others hold, as the run was told
-  Clock::time_point heard_ = Clock::now();
-  Clock::time_point ticked_ = Clock::now();
+  TimePoint heard_ = Clock::now();
+  TimePoint ticked_ = Clock::now();
   bool run_stopped_ = false;
   bool stopping_ = false;
   bool over_ = false;

@@ -58,7 +58,7 @@ void sync_path(const std::string& path) {
   if (!file.valid() && errno == EACCES)
     return;
   if (!file.valid() || ::fsync(file.get()) != 0)
-    fail_errno(cat("journal: cannot write '", path, "' to the disk"), errno);
+    fail_errno(errno, "journal: cannot write '", path, "' to the disk");
 }
 
 // Returns 0, or the errno that says why the records are not on the disk. A file that somebody has
@@ -79,7 +79,7 @@ bool lock_file(const Fd& file, const std::string& path) {
     if (error == 0)
       return true;
     if (!is_one_of(error, EAGAIN, EACCES))
-      fail_errno(cat("journal: cannot lock '", path, "'"), error);
+      fail_errno(error, "journal: cannot lock '", path, "'");
     if (deadline.passed())
       return false;
     std::this_thread::sleep_for(milliseconds(2));
@@ -115,7 +115,7 @@ Journal::Journal(const std::string& run_dir)
       file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)),
       notice_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!file_.valid())
-    fail_errno(cat("journal: cannot open '", path_, "'"), errno);
+    fail_errno(errno, "journal: cannot open '", path_, "'");
   if (!notice_.valid())
     fail_errno("journal: cannot make an eventfd", errno);
   if (lock_file(file_, path_))
@@ -151,7 +151,7 @@ void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
   bytes_ = bytes;
   last_sum_ = last_sum;
   if (!cut())
-    fail_errno(cat("journal: cannot cut '", path_, "'"), errno);
+    fail_errno(errno, "journal: cannot cut '", path_, "'");
   const fs::path folder = fs::absolute(path_).lexically_normal().parent_path();
   const std::string tasks = task_file_path(folder.string());  // without it no run goes on
   if (fs::exists(tasks))
@@ -258,7 +258,7 @@ void Journal::write() {
       // off.
       const int why = errno;
       cut();
-      fail_errno(cat("journal: cannot write '", path_, "'"), why);
+      fail_errno(why, "journal: cannot write '", path_, "'");
     }
   }
   bytes_ += buffer_.size();
@@ -315,7 +315,7 @@ void Journal::keep_syncing() {
 // The caller holds the lock.
 void Journal::throw_if_failed() {
   if (sync_errno_ != 0)
-    fail_errno(cat("journal: cannot write '", path_, "' to the disk"), sync_errno_);
+    fail_errno(sync_errno_, "journal: cannot write '", path_, "' to the disk");
 }
 
 uint64_t Journal::on_disk() {

@@ -222,7 +222,7 @@ class JournalReader {
     size_t from = 0;
     while (from < bytes.size()) {
       const size_t end = bytes.find('\n', from);
-      const bool has_end = end != std::string_view::npos;
+      const bool has_end = end != npos;
       const std::string_view line = bytes.substr(from, end - from);
       from = has_end ? end + 1 : bytes.size();
       take_line(line, has_end, from);

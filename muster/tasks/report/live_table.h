@@ -71,7 +71,7 @@ class LiveTable : public RunView {
   std::string pending_;   // lines that are to stay
   size_t drawn_ = 0;      // lines of the table on the terminal
   size_t num_ended_ = 0;  // for good
-  Clock::time_point last_drawn_;
+  TimePoint last_drawn_;
 };
 
 }  // namespace muster

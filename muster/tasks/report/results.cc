@@ -49,7 +49,7 @@ OrderedJson task_json(const Task& task, const TaskResult& result) {
 
 // The text, quoted where RFC 4180 wants it.
 std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos)
+  if (text.find_first_of(",\"\r\n") == npos)
     return text;
   std::string quoted = "\"";
   for (const char c : text)

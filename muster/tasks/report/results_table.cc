@@ -25,7 +25,7 @@ constexpr size_t kMaxCell = 40;  // characters
 
 int digits_after_point(const std::string& text) {
   const size_t point = text.find('.');
-  return point == std::string::npos ? 0 : static_cast<int>(text.size() - point - 1);
+  return point == npos ? 0 : static_cast<int>(text.size() - point - 1);
 }
 
 // The number with so many digits behind the point. The largest double has 309 before it.
@@ -51,7 +51,7 @@ bool align_numbers(TableRows& rows, size_t column) {
   int after_point = 0;
   for (const auto& [text, value] : numbers) {
     const std::string shown = cat(value);
-    if (shown.find_first_of("en") != std::string::npos)  // 1e-05, nan, inf: they stay as they are
+    if (shown.find_first_of("en") != npos)  // 1e-05, nan, inf: they stay as they are
       return true;
     after_point = std::max(after_point, digits_after_point(shown));
   }

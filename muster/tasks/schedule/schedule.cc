@@ -213,7 +213,7 @@ void TaskSchedule::restore(const std::vector<TaskStanding>& standings, double no
   for (Kind& kind : kinds_)
     kind.ready = {};
   heads_.clear();
-  std::vector<double> from(tasks_.size(), now);  // when each may start
+  Doubles from(tasks_.size(), now);  // when each may start
   for (const TaskStanding& standing : standings) {
     State& state = states_[standing.task];
     state.failures = standing.failures;

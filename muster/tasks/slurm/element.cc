@@ -59,7 +59,7 @@ namespace {
 std::string line_at(const std::string& path, int index) {
   std::ifstream file(path, std::ios::binary);
   if (!file)
-    fail_errno(cat("cannot open ", printable(path)), errno);
+    fail_errno(errno, "cannot open ", printable(path));
   std::string line;
   for (int at = 0; at <= index; ++at) {
     if (!std::getline(file, line))

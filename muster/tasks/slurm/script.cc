@@ -40,7 +40,7 @@ std::string gres_of(const Task& task) {
   const TaskNeed& need = task.needs.front();
   std::string type = lower_case(need.model);
   constexpr auto kTypeCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_-";
-  if (type.find_first_not_of(kTypeCharacters) != std::string::npos) {
+  if (type.find_first_not_of(kTypeCharacters) != npos) {
     throw invalid_argument(
         "--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",
         printable(need.model),

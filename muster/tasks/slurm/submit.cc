@@ -75,7 +75,7 @@ SbatchEnd run_sbatch(const Strings& argv) {
 // The number in "123" or "123;cluster"; empty when sbatch said something else.
 std::string job_id_of(const std::string& said) {
   const std::string id = said.substr(0, said.find_first_of(";\n"));
-  const bool is_number = id.find_first_not_of("0123456789") == std::string::npos;
+  const bool is_number = id.find_first_not_of("0123456789") == npos;
   return is_number ? id : "";
 }
 
@@ -122,7 +122,7 @@ Strings submit_slurm(const SlurmPlan& plan, const Tasks& tasks, const SlurmOptio
   for (const std::string& path : {folder, options.run_dir + "/logs"}) {
     std::filesystem::create_directories(path, error);
     if (error)
-      fail_errno(cat("cannot make the folder ", printable(path)), error.value());
+      fail_errno(error.value(), "cannot make the folder ", printable(path));
   }
   for (const SlurmArray& array : plan.arrays) {
     write_file(array.elements_path, array.elements);

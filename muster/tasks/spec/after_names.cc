@@ -285,8 +285,8 @@ Indices find_cycle(const std::vector<Indices>& after) {
 bool fits_glob(std::string_view pattern, std::string_view text) {
   size_t p = 0;
   size_t t = 0;
-  size_t star = std::string_view::npos;  // the last '*' met
-  size_t behind_star = 0;                // of the text, behind what the star stands for
+  size_t star = npos;      // the last '*' met
+  size_t behind_star = 0;  // of the text, behind what the star stands for
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;
@@ -294,14 +294,14 @@ bool fits_glob(std::string_view pattern, std::string_view text) {
     } else if (p < pattern.size() && pattern[p] == text[t]) {
       ++p;
       ++t;
-    } else if (star != std::string_view::npos) {
+    } else if (star != npos) {
       p = star + 1;
       t = ++behind_star;
     } else {
       return false;
     }
   }
-  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+  return pattern.find_first_not_of('*', p) == npos;
 }
 
 }  // namespace muster

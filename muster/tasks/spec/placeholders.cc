@@ -34,7 +34,7 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
     if (text[at] == '}')
       throw TaskTextError("expected '}}' for a brace, or '{' before it, got '}'", at);
     const size_t end = text.find_first_of("{}", at + 1);
-    if (end == std::string_view::npos || text[end] == '{')
+    if (end == npos || text[end] == '{')
       throw TaskTextError("expected '}' after '{' (or '{{' for a brace), got none", at);
     placeholder(text.substr(at + 1, end - at - 1), at);
     at = end + 1;

@@ -17,7 +17,7 @@ constexpr size_t kMaxProblems = 10;
 
 SpecProblems::SpecProblems(const std::string& text, const std::string& source)
     : text_(text), source_(source), lines_{0} {
-  for (size_t at = 0; (at = text_.find('\n', at)) != std::string::npos;)
+  for (size_t at = 0; (at = text_.find('\n', at)) != npos;)
     lines_.push_back(++at);
 }
 

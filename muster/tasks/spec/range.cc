@@ -31,7 +31,7 @@ size_t width_of_range(std::string_view first, std::string_view last) {
 // The difference is reckoned without signs, since the ends may be those of int64_t.
 std::optional<Strings> range_values(std::string_view text) {
   const size_t dots = text.find("..");
-  if (dots == std::string_view::npos)
+  if (dots == npos)
     return std::nullopt;
   const std::string_view first_text = text.substr(0, dots);
   const std::string_view last_text = text.substr(dots + 2);

@@ -160,7 +160,7 @@ std::string read_spec(const std::string& path) {
   const int problem = ::stat(path.c_str(), &status) == 0 ? 0 : errno;
   const bool is_missing = is_one_of(problem, ENOENT, ENOTDIR);
   if (problem != 0 && !is_missing)
-    fail_errno(cat("cannot read '", printable(path), "'"), problem);
+    fail_errno(problem, "cannot read '", printable(path), "'");
   if (!is_missing && (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode)))
     return read_file(path, kMaxSpecBytes);
   const char* what = "neither a file nor a pipe";

@@ -47,7 +47,7 @@ bool is_number_text(const std::string& text) {
 // "1..x" and "0.1..0.5" were meant as ranges, "../data" and "a..b" were not.
 bool has_number_beside_dots(const std::string& piece) {
   const size_t dots = piece.find("..");
-  return dots != std::string::npos &&
+  return dots != npos &&
          (is_number_text(piece.substr(0, dots)) || is_number_text(piece.substr(dots + 2)));
 }
 
@@ -78,7 +78,7 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
   if (!is_parameter_name(name))
     fail_in(
         kSweepFlag, text, 0, "expected NAME=VALUE,… with a name of letters, digits, '_' and '-'");
-  if (equals == std::string::npos)
+  if (equals == npos)
     fail_in(kSweepFlag, text, text.size(), "expected '=' and values, got nothing");
   if (contains(others, name, &TaskParameter::name))
     fail_in(kSweepFlag, text, 0, cat("expected each name once, got ", name, " again"));
