@@ -5,7 +5,6 @@
 #include "muster/cli/cluster_flags.h"
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,8 +47,8 @@ void set_numbers_of_hosts(const std::string& text, ClusterOptions& options) {
 }
 
 // Reads --rdzv-conf: "a=1,b=2".
-std::map<std::string, std::string> parse_conf(const std::string& text) {
-  std::map<std::string, std::string> values;
+StringMap parse_conf(const std::string& text) {
+  StringMap values;
   if (text.empty())
     return values;
   for (const std::string& piece : split(text, ',')) {
@@ -65,7 +64,7 @@ std::map<std::string, std::string> parse_conf(const std::string& text) {
   return values;
 }
 
-int64_t attempts_to_keep_alive(const std::map<std::string, std::string>& conf) {
+int64_t attempts_to_keep_alive(const StringMap& conf) {
   constexpr auto kDefault = "3";
   const std::string text = find_or(conf, "keep_alive_max_attempt", kDefault);
   const auto number = parse_int(text);
@@ -279,7 +278,7 @@ void set_meeting(const RunFlags& flags, ClusterOptions& options) {
 
 // Lists with the same number of ranks for each host have blocks of hosts that a mesh keeps
 // together.
-std::vector<HostSpec> in_network_order(const std::vector<HostSpec>& hosts, const RunFlags& flags) {
+HostSpecs in_network_order(const HostSpecs& hosts, const RunFlags& flags) {
   const auto names = mapped(hosts, [](const HostSpec& host) { return without_user(host.name); });
   std::optional<int64_t> ranks = parse_int(flags.nproc_per_node);
   if (hosts.front().nproc)
@@ -302,15 +301,15 @@ void read_topology(RunFlags& flags) {
 }
 
 // A list on the command line and a file of hosts cannot be one list.
-std::vector<HostSpec> hosts_in(const std::string& hosts, const std::string& hostfile) {
+HostSpecs hosts_in(const std::string& hosts, const std::string& hostfile) {
   if (!hosts.empty() && !hostfile.empty())
     throw bad_flag("--hosts", "no --hostfile beside it", hosts, "leave one of them out");
   return hostfile.empty() ? parse_host_list(hosts, "--hosts")
                           : read_named("--hostfile", [&] { return read_hostfile(hostfile); });
 }
 
-std::vector<HostSpec> listed_hosts(const RunFlags& flags) {
-  const std::vector<HostSpec> hosts = hosts_in(flags.hosts, flags.hostfile);
+HostSpecs listed_hosts(const RunFlags& flags) {
+  const HostSpecs hosts = hosts_in(flags.hosts, flags.hostfile);
   return flags.topology.empty() ? hosts : in_network_order(hosts, flags);
 }
 

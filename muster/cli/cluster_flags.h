@@ -4,7 +4,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/cli/run_options.h"
 #include "muster/cluster/cluster_options.h"
@@ -18,10 +17,10 @@ void read_topology(RunFlags& flags);
 
 // Returns the hosts of --hosts or --hostfile, as they stand there. Throws: io; invalid_argument for
 // both.
-std::vector<HostSpec> hosts_in(const std::string& hosts, const std::string& hostfile);
+HostSpecs hosts_in(const std::string& hosts, const std::string& hostfile);
 
 // The same in the order of --topology.
-std::vector<HostSpec> listed_hosts(const RunFlags& flags);
+HostSpecs listed_hosts(const RunFlags& flags);
 
 // Warns of names in --rdzv-conf that nobody reads: torchrun takes any, and its back ends read what
 // they know.

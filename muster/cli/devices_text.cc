@@ -223,7 +223,7 @@ std::string cpu_text(const Host& host) {
                          " (ranks started where no GPU is used; MUSTER_CPU_SLOTS changes it)\n");
   if (host.cores.empty())
     return text;
-  std::set<int> sockets;
+  IntSet sockets;
   std::map<int, Ints> nodes;
   size_t num_threads = 0;
   for (const CpuCore& core : host.cores) {

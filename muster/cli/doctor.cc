@@ -32,7 +32,7 @@ Examples:
   muster doctor --json                     the same for programs
 )";
 
-int64_t count_findings(const std::vector<NamedResult>& results, CheckStatus status) {
+int64_t count_findings(const NamedResults& results, CheckStatus status) {
   return std::ranges::count(
       results, status, [](const NamedResult& named) { return named.result.status; });
 }
@@ -45,13 +45,13 @@ std::string padded(std::string text, size_t width) {
 
 }  // namespace
 
-std::vector<NamedResult> run_checks(const DoctorFacts& facts) {
+NamedResults run_checks(const DoctorFacts& facts) {
   return mapped(doctor_checks(),
                 [&](const Check& check) { return NamedResult{check.name, check.run(facts)}; });
 }
 
 // The names stand in a column, and what to do follows what was found.
-std::string doctor_text(const std::vector<NamedResult>& results) {
+std::string doctor_text(const NamedResults& results) {
   // The longest status is "skipped".
   constexpr size_t kStatusWidth = 9;
   size_t width = 0;
@@ -77,7 +77,7 @@ std::string doctor_text(const std::vector<NamedResult>& results) {
 }
 
 // "ok" is what the exit code says.
-std::string doctor_json(const std::vector<NamedResult>& results, const std::string& host) {
+std::string doctor_json(const NamedResults& results, const std::string& host) {
   nlohmann::ordered_json document = {{"schema", "muster.doctor/1"},
                                      {"host", host},
                                      {"ok", doctor_exit_code(results) == 0},
@@ -91,7 +91,7 @@ std::string doctor_json(const std::vector<NamedResult>& results, const std::stri
   return json_text(document, 2) + "\n";
 }
 
-int doctor_exit_code(const std::vector<NamedResult>& results) {
+int doctor_exit_code(const NamedResults& results) {
   return count_findings(results, CheckStatus::fail) > 0 ? 1 : 0;
 }
 

@@ -18,17 +18,19 @@ struct NamedResult {
   CheckResult result;
 };
 
+using NamedResults = std::vector<NamedResult>;
+
 // Every check, in the table's order.
-std::vector<NamedResult> run_checks(const DoctorFacts& facts);
+NamedResults run_checks(const DoctorFacts& facts);
 
 // A line for each check, and one that counts them.
-std::string doctor_text(const std::vector<NamedResult>& results);
+std::string doctor_text(const NamedResults& results);
 
 // JSON, schema "muster.doctor/1".
-std::string doctor_json(const std::vector<NamedResult>& results, const std::string& host);
+std::string doctor_json(const NamedResults& results, const std::string& host);
 
 // 1 if a check fails, otherwise 0: warnings stop no job.
-int doctor_exit_code(const std::vector<NamedResult>& results);
+int doctor_exit_code(const NamedResults& results);
 
 // Adds the subcommand to `app`; when it was asked for it prints and sets `*exit_code`. Errors leave
 // as Error.

@@ -9,7 +9,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
@@ -49,7 +48,7 @@ struct DoctorFacts {
 
   std::string lease_folder{};
   std::string lease_error{};
-  std::map<GpuUuid, std::vector<LeaseHolder>> leases{};
+  std::map<GpuUuid, LeaseHolders> leases{};
 
   std::string asked_python{};   // --python
   std::string python_answer{};  // "2.15.0+cu130 /…/torch", or empty

@@ -14,7 +14,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -44,7 +43,7 @@ constexpr auto kStopExamples = R"(Examples:
 constexpr size_t kShortId = 8;
 
 // Ids are whole here; the table shortens them.
-std::string jobs_json(const std::vector<JobNote>& jobs) {
+std::string jobs_json(const JobNotes& jobs) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const JobNote& job : jobs) {
     list.push_back({{"id", job.id},
@@ -60,7 +59,7 @@ std::string jobs_json(const std::vector<JobNote>& jobs) {
 }
 
 // Returns how many characters of the ids tell all jobs apart.
-size_t shown_id_size(const std::vector<JobNote>& jobs) {
+size_t shown_id_size(const JobNotes& jobs) {
   StringSet shown;
   for (const JobNote& job : jobs) {
     if (!shown.insert(job.id.substr(0, kShortId)).second)
@@ -70,7 +69,7 @@ size_t shown_id_size(const std::vector<JobNote>& jobs) {
 }
 
 // A clock that was set back must not make an age negative.
-std::string jobs_text(const std::vector<JobNote>& jobs) {
+std::string jobs_text(const JobNotes& jobs) {
   if (jobs.empty())
     return "no job of yours runs on this host\n";
   const size_t id_size = shown_id_size(jobs);
@@ -101,8 +100,8 @@ struct StopOptions {
 };
 
 // Throws: invalid_argument for a text that fits no job, or several.
-std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
-  std::vector<JobNote> running = running_jobs();
+JobNotes jobs_to_stop(const StopOptions& options) {
+  JobNotes running = running_jobs();
   if (options.all)
     return running;
   if (options.jobs.empty()) {
@@ -116,7 +115,7 @@ std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
 // Signals all jobs before it waits for any, so that they end together. Returns the exit code.
 int stop_jobs(const StopOptions& options) {
   const auto patience = parse_duration(options.patience, "--timeout");
-  const std::vector<JobNote> jobs = jobs_to_stop(options);
+  const JobNotes jobs = jobs_to_stop(options);
   const auto launchers = mapped(jobs, open_job);
   for (const Fd& launcher : launchers)
     signal_job(launcher, options.kill ? SIGKILL : SIGTERM);
@@ -143,7 +142,7 @@ void add_ps(CLI::App& app, int* exit_code) {
   const auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "Print JSON");
   command->callback([as_json, exit_code] {
-    const std::vector<JobNote> jobs = running_jobs();
+    const JobNotes jobs = running_jobs();
     write_all(STDOUT_FILENO, *as_json ? jobs_json(jobs) : jobs_text(jobs));
     *exit_code = 0;
   });

@@ -125,8 +125,7 @@ void check_no_gpu_twice(const Plan& plan) {
 
 // Masks of the environment hide GPUs of this host alone.
 int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
-  const std::vector<HostSpec> hosts =
-      remote.hosts.empty() ? discover_hosts(remote.discovery) : remote.hosts;
+  const HostSpecs hosts = remote.hosts.empty() ? discover_hosts(remote.discovery) : remote.hosts;
   LaunchOptions options = given;
   options.request.hosts.clear();
   std::vector<std::future<Host>> answers;

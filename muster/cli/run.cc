@@ -101,8 +101,8 @@ MoreProgram parse_more_program(Strings args) {
 }
 
 // The first list is the program that the command's own flags are for.
-std::vector<MoreProgram> parse_more_programs(const std::vector<Strings>& programs) {
-  std::vector<MoreProgram> more;
+MorePrograms parse_more_programs(const std::vector<Strings>& programs) {
+  MorePrograms more;
   for (size_t i = 1; i < programs.size(); ++i)
     more.push_back(parse_more_program(programs[i]));
   return more;
@@ -170,7 +170,7 @@ void add_run(CLI::App& app, Strings& args, int* exit_code) {
   const auto programs = split_programs(cut_program(*command, args));
   flags->config_files = use_config_file(*command, args);
   command->callback([flags, programs, exit_code] {
-    const std::vector<MoreProgram> more = parse_more_programs(programs);
+    const MorePrograms more = parse_more_programs(programs);
     warn_of_variables_of_programs(*flags);
     read_topology(*flags);
     const auto remote = to_remote_options(*flags);

@@ -353,7 +353,7 @@ Strings command_of(const RunFlags& flags, Strings program) {
 
 // Each of several programs says how many ranks it has, and the plan is for all of them together.
 void add_ranks_of_programs(const RunFlags& flags,
-                           const std::vector<MoreProgram>& more,
+                           const MorePrograms& more,
                            LaunchOptions& options) {
   if (more.empty())
     return;
@@ -371,9 +371,7 @@ void add_ranks_of_programs(const RunFlags& flags,
   options.request.nproc_per_node = num_ranks;
 }
 
-void add_programs(const RunFlags& flags,
-                  const std::vector<MoreProgram>& more,
-                  LaunchOptions& options) {
+void add_programs(const RunFlags& flags, const MorePrograms& more, LaunchOptions& options) {
   add_ranks_of_programs(flags, more, options);
   for (const size_t i : indices_of(more))
     options.more_programs[i].argv = command_of(flags, more[i].program);
@@ -457,9 +455,7 @@ void set_plan(const RunFlags& flags, LaunchOptions& options) {
 }  // namespace
 
 // The checks come in the order of these lines, so the first wrong flag is the one that is told.
-LaunchOptions to_launch_options(const RunFlags& flags,
-                                Strings program,
-                                const std::vector<MoreProgram>& more) {
+LaunchOptions to_launch_options(const RunFlags& flags, Strings program, const MorePrograms& more) {
   const bool several_hosts = to_cluster_options(flags).has_value();
   check_accepted(flags);
   LaunchOptions options;

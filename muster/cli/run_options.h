@@ -99,10 +99,12 @@ struct MoreProgram {
   Strings program;
 };
 
+using MorePrograms = std::vector<MoreProgram>;
+
 // `program` is PROGRAM and its arguments, as typed; `more` what follows it. Throws:
 // invalid_argument naming the flag; SpawnError for a Python script that is not there.
 LaunchOptions to_launch_options(const RunFlags& flags,
                                 Strings program,
-                                const std::vector<MoreProgram>& more = {});
+                                const MorePrograms& more = {});
 
 }  // namespace muster

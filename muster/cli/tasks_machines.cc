@@ -28,14 +28,14 @@ namespace {
 
 // Each machine is a command that starts `muster tasks --serve` there, over ssh or srun. --ssh and
 // --remote-muster mean the same as in `muster run`.
-std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
+TaskMachineList listed_machines(const TasksSettings& settings) {
   // The flags of `muster run` are filled in, so that both read hosts alike.
   RunFlags flags;
   flags.hosts = settings.hosts;
   flags.ssh = settings.ssh;
   flags.remote_muster = settings.remote_muster;
   const auto remote = to_remote_options(flags);
-  std::vector<TaskMachine> machines;
+  TaskMachineList machines;
   if (!remote)
     return machines;
   const std::string program = text_or(remote->remote_muster, own_program());
@@ -56,9 +56,9 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
 }
 
 // Returns the nodes of a Slurm allocation; none if this machine is all that there is.
-std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
+TaskMachineList slurm_machines(const TasksSettings& settings) {
   const std::string program = text_or(settings.remote_muster, own_program());
-  std::vector<TaskMachine> machines;
+  TaskMachineList machines;
   const auto nodes = slurm_nodes_of_environment();
   if (!nodes) {
     const int copies = get_env_count("SLURM_STEP_NUM_TASKS").value_or(1);
@@ -87,8 +87,8 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
 }  // namespace
 
 // Hosts that are named come before the nodes of an allocation.
-std::vector<TaskMachine> find_machines(const TasksSettings& settings) {
-  std::vector<TaskMachine> machines = listed_machines(settings);
+TaskMachineList find_machines(const TasksSettings& settings) {
+  TaskMachineList machines = listed_machines(settings);
   if (machines.empty() && !settings.standalone)
     machines = slurm_machines(settings);
   return machines;

@@ -2,14 +2,12 @@
 // alone; and how the others are reached. For tasks_options.cc.
 #pragma once
 
-#include <vector>
-
 #include "muster/tasks/hosts/machines.h"
 #include "muster/tasks/journal/settings.h"
 
 namespace muster {
 
 // None: this machine alone. Throws: invalid_argument.
-std::vector<TaskMachine> find_machines(const TasksSettings& settings);
+TaskMachineList find_machines(const TasksSettings& settings);
 
 }  // namespace muster

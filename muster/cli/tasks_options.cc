@@ -2,8 +2,6 @@
 // on. The settings are kept in the run's folder, so that a run that goes on has them again.
 #include "muster/cli/tasks_options.h"
 
-#include <vector>
-
 #include "muster/base/contains.h"
 #include "muster/base/folders.h"
 #include "muster/base/given.h"
@@ -85,7 +83,7 @@ std::string hosts_setting(const TasksFlags& flags) {
     return {};
   }
   check_beside_hosts(flags);
-  const std::vector<HostSpec> hosts = hosts_in(flags.hosts, flags.hostfile);
+  const HostSpecs hosts = hosts_in(flags.hosts, flags.hostfile);
   const auto text_of = [](const HostSpec& host) {
     return cat(in_brackets(host.name), host.nproc ? cat(":", *host.nproc) : "");
   };

@@ -16,7 +16,6 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
@@ -74,7 +73,7 @@ bool names_a_folder(const std::string& text) {
 }
 
 // A job that runs in the folder is watched; otherwise the folder shows how one ended.
-TopTarget folder_target(const std::string& path, const std::vector<JobNote>& jobs) {
+TopTarget folder_target(const std::string& path, const JobNotes& jobs) {
   TopTarget target{.run_dir = resolve_run_folder(path), .job = {}};
   for (const JobNote& job : jobs) {  // the newest counts
     if (job.run_dir == target.run_dir)
@@ -98,7 +97,7 @@ TopTarget folder_target(const std::string& path, const std::vector<JobNote>& job
 
 // Finds the job that the user means: by its folder, its id or pid, or else the newest.
 TopTarget target_of(const std::string& text) {
-  const std::vector<JobNote> jobs = running_jobs();
+  const JobNotes jobs = running_jobs();
   if (!text.empty() && names_a_folder(text))
     return folder_target(text, jobs);
   if (text.empty() && jobs.empty()) {

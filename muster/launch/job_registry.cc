@@ -167,8 +167,8 @@ JobRegistration::~JobRegistration() {
 }
 
 // Notes without a lock are of jobs that were killed: they are removed.
-std::vector<JobNote> running_jobs(const std::string& given) {
-  std::vector<JobNote> jobs;
+JobNotes running_jobs(const std::string& given) {
+  JobNotes jobs;
   const Fd folder = open_registry(given);
   if (!folder.valid())
     return jobs;
@@ -194,7 +194,7 @@ std::string named_job(const JobNote& job) {
 }
 
 // An id that is told in full is stronger than one that only begins so, and a pid than both.
-const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& text) {
+const JobNote& find_job(const JobNotes& jobs, const std::string& text) {
   std::vector<const JobNote*> found;
   std::vector<const JobNote*> beginning;
   for (const JobNote& job : jobs) {

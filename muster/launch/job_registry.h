@@ -29,6 +29,8 @@ struct JobNote {
   bool operator==(const JobNote&) const = default;
 };
 
+using JobNotes = std::vector<JobNote>;
+
 // A note's text, and the note in one: nothing when the bytes are none, or come from another PID
 // namespace.
 std::string job_note_text(const JobNote& note);
@@ -50,11 +52,11 @@ class JobRegistration : NoCopy {
 
 // Those of this PID namespace, by the time they began. Files of jobs that have ended are removed.
 // Throws: failed_precondition for a folder that is not this user's; io.
-std::vector<JobNote> running_jobs(const std::string& folder = "");
+JobNotes running_jobs(const std::string& folder = "");
 
 // The job that `text` names: a launcher's pid, a run's id or its beginning. Throws:
 // invalid_argument when there is none, or more than one.
-const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& text);
+const JobNote& find_job(const JobNotes& jobs, const std::string& text);
 
 // The launcher's pidfd; invalid when it has ended.
 Fd open_job(const JobNote& job);

@@ -236,11 +236,11 @@ std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const Leas
 }
 
 // Who holds the GPU now. The caller holds a Taking.
-std::vector<LeaseHolder> LeaseFolder::read_holders(const GpuUuid& gpu) const {
+LeaseHolders LeaseFolder::read_holders(const GpuUuid& gpu) const {
   const Fd file = open_file(file_name(gpu), false);
   if (!file.valid())
     return {};
-  std::vector<LeaseHolder> holders;
+  LeaseHolders holders;
   for (const Segment& segment : held_segments(file.get())) {
     LeaseHolder holder{.units = segment.end - segment.first};
     std::string bytes(kLeaseNoteBytes, '\0');
@@ -272,7 +272,7 @@ std::optional<Lease> LeaseFolder::try_take(const GpuUuid& gpu,
 
 // The leases are taken in the order of the GPUs' UUIDs; if one is busy, those before it end with
 // `result.leases`.
-LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const LeaseNote& note) const {
+LeaseResult LeaseFolder::try_take_all(LeaseWishes wishes, const LeaseNote& note) const {
   std::ranges::sort(wishes, {}, &LeaseWish::gpu);
   for (const LeaseWish& wish : wishes)
     check_units(wish.units);
@@ -301,7 +301,7 @@ LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const Lease
   return result;
 }
 
-std::vector<LeaseHolder> LeaseFolder::holders(const GpuUuid& gpu) const {
+LeaseHolders LeaseFolder::holders(const GpuUuid& gpu) const {
   Fd file = open_file(kTakingFile, false);
   if (!file.valid())
     return {};  // nobody ever took one

@@ -45,6 +45,8 @@ struct LeaseHolder {
   bool alive = false;  // note->pid still runs; otherwise what it started holds the lease
 };
 
+using LeaseHolders = std::vector<LeaseHolder>;
+
 // "job 4f2a (train, pid 4711) since 12m5s", "500 of 1000 units: …".
 std::string describe(const LeaseHolder& holder);
 
@@ -76,9 +78,11 @@ struct LeaseWish {
   int units = kWholeGpu;
 };
 
+using LeaseWishes = std::vector<LeaseWish>;
+
 struct LeaseRefusal {
   GpuUuid gpu{};
-  std::vector<LeaseHolder> holders{};
+  LeaseHolders holders{};
 };
 
 struct LeaseResult {
@@ -111,16 +115,16 @@ class LeaseFolder {
 
   // All wishes or none; nobody else takes a lease in between, so two callers never block each other
   // half-way. Throws: as try_take, and invalid_argument when a GPU is named twice.
-  LeaseResult try_take_all(std::vector<LeaseWish> wishes, const LeaseNote& note = {}) const;
+  LeaseResult try_take_all(LeaseWishes wishes, const LeaseNote& note = {}) const;
 
   // Who holds it now, this process included.
-  std::vector<LeaseHolder> holders(const GpuUuid& gpu) const;
+  LeaseHolders holders(const GpuUuid& gpu) const;
 
  private:
   Fd open_file(const std::string& name, bool create) const;
   std::optional<Lease> inherited(const GpuUuid& gpu) const;
   std::optional<Lease> take(const GpuUuid& gpu, int units, const LeaseNote& note) const;
-  std::vector<LeaseHolder> read_holders(const GpuUuid& gpu) const;
+  LeaseHolders read_holders(const GpuUuid& gpu) const;
 
   LeaseOptions options_;
   std::string path_;

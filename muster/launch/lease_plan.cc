@@ -51,7 +51,7 @@ Error still_busy(const BusyGpus& busy,
 }
 
 // Who holds what of the wishes, without a lease taken.
-LeaseResult look(const LeaseFolder& folder, const std::vector<LeaseWish>& wishes) {
+LeaseResult look(const LeaseFolder& folder, const LeaseWishes& wishes) {
   LeaseResult result;
   for (const LeaseWish& wish : wishes) {
     if (auto holders = folder.holders(wish.gpu); !holders.empty())
@@ -60,7 +60,7 @@ LeaseResult look(const LeaseFolder& folder, const std::vector<LeaseWish>& wishes
   return result;
 }
 
-using Take = std::function<LeaseResult(const std::vector<LeaseWish>&)>;
+using Take = std::function<LeaseResult(const LeaseWishes&)>;
 
 // One try for a plan with its leases. When there is none, busy() and planner_error() say what
 // stands in the way.
@@ -113,8 +113,8 @@ class Round {
 }  // namespace
 
 // The set has each GPU once, which several ranks may share.
-std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
-  std::vector<LeaseWish> wishes;
+LeaseWishes lease_wishes(const Plan& plan, int host_index) {
+  LeaseWishes wishes;
   if (plan.simulated)
     return wishes;
   std::set<GpuUuid> gpus;

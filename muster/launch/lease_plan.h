@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/lists.h"
@@ -18,7 +17,7 @@ namespace muster {
 
 // Units of every GPU of the plan's ranks on `host_index`, each GPU once, in order of UUID; none for
 // a simulated plan and for CPU ranks.
-std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index = 0);
+LeaseWishes lease_wishes(const Plan& plan, int host_index = 0);
 
 // The descriptors of the job's leases, which ranks inherit, and as the value of MUSTER_LEASE_FD.
 // One a GPU, in order of UUID, joined by commas; empty when there are none. Every rank inherits all

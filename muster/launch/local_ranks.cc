@@ -307,7 +307,7 @@ class LocalRanks {
         .describe = [this](pid_t pid, std::optional<int> slot) { return left_by(pid, slot); }};
     if (!successors_)
       return wait;
-    wait.is_made_good = [this](const std::vector<ChildExit>& failed) {
+    wait.is_made_good = [this](const ChildExits& failed) {
       return successors_->follow(failed);
     };
     wait.awaits_others = [this] {

@@ -21,7 +21,7 @@ constexpr milliseconds kAskEvery{200};
 }  // namespace
 
 // The clock of each process begins now.
-void RejoinWatch::await(const std::set<int>& slots) {
+void RejoinWatch::await(const IntSet& slots) {
   processes_.loop().cancel(timer_);
   awaited_.clear();
   for (const int slot : slots)

@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -39,7 +38,7 @@ class RejoinWatch : NoCopy {
   ~RejoinWatch() { processes_.loop().cancel(timer_); }
 
   // These, and no longer those of an earlier call.
-  void await(const std::set<int>& slots);
+  void await(const IntSet& slots);
   // True: it was awaited, and has ended without having come.
   bool on_exit(int slot);
 

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "muster/base/clock.h"
@@ -27,7 +26,7 @@ class Store;
 // Ranks that failed together, the cause first, and what is left on this host.
 struct RankFailures {
   RankExits failed;
-  std::set<int> left{};          // the ranks that go on
+  IntSet left{};                 // the ranks that go on
   bool some_have_ended = false;  // well, and so are not there for a new generation
 };
 

@@ -69,7 +69,7 @@ void Successors::give_up(int slot) {
     rules_.on_given_up(why);
 }
 
-bool Successors::follow(const std::vector<ChildExit>& failed) {
+bool Successors::follow(const ChildExits& failed) {
   const auto are_new = filtered(failed, [&](const ChildExit& end) { return !have_followed(end); });
   RankFailures failures{
       .failed = mapped(are_new, [&](const ChildExit& end) { return starts_.explained(end); }),
@@ -163,10 +163,10 @@ void Successors::explain(RankExits& exits) const {
   }
 }
 
-std::set<int> Successors::prepare_for_stop() {
+IntSet Successors::prepare_for_stop() {
   start();
   const bool others_run = rules_.others_run_elsewhere || !std::ranges::includes(started_, running_);
-  return others_run ? started_ : std::set<int>();
+  return others_run ? started_ : IntSet();
 }
 
 }  // namespace muster

@@ -4,9 +4,7 @@
 
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "muster/base/no_copy.h"
 #include "muster/launch/rank_starts.h"
@@ -35,7 +33,7 @@ class Successors : NoCopy {
   void on_exit(const ChildExit& exit);
 
   // False: these are not to be followed.
-  bool follow(const std::vector<ChildExit>& failed);
+  bool follow(const ChildExits& failed);
 
   // Whether processes are still to be started.
   bool await_others() const { return asked_ || pause_ != 0; }
@@ -44,7 +42,7 @@ class Successors : NoCopy {
   // together, and can agree on the step after which they stop. Returns the slots of the processes
   // of this generation that the others will tell: they may not listen yet, and would end of the
   // signal.
-  std::set<int> prepare_for_stop();
+  IntSet prepare_for_stop();
 
   bool have_followed(const ChildExit& exit) const { return followed_.contains(exit.pid); }
   void explain(RankExits& exits) const;
@@ -62,7 +60,7 @@ class Successors : NoCopy {
   SuccessorCallbacks callbacks_;
   int generation_ = 0;
   RejoinWatch rejoin_;
-  std::set<int> running_;  // slots
+  IntSet running_;  // slots
   bool some_have_ended_ = false;
   bool asked_ = false;                   // about failures for which there is no answer yet
   Pids ended_;                           // since the last generation
@@ -70,8 +68,8 @@ class Successors : NoCopy {
   Pids followed_;                        // of all before
   std::map<pid_t, std::string> causes_;  // of the ends that were to be made good
   RankSpecs specs_;                      // of the generation
-  std::set<int> to_start_;               // slots, after the pause
-  std::set<int> started_;                // slots, in this generation
+  IntSet to_start_;                      // slots, after the pause
+  IntSet started_;                       // slots, in this generation
   EventLoop::Handle pause_ = 0;
 };
 

@@ -318,7 +318,7 @@ std::vector<char*> exec_pointers(const Strings& texts) {
   return pointers;
 }
 
-Strings exec_entries(const std::map<std::string, std::string>& environment) {
+Strings exec_entries(const StringMap& environment) {
   return mapped(environment,
                 [](const auto& variable) { return cat(variable.first, "=", variable.second); });
 }

@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,11 +22,11 @@ struct ChildOptions {
   Strings argv{};
   // The path of what is executed; empty: argv[0], looked up in the child's PATH.
   std::string program{};
-  std::map<std::string, std::string> environment{};  // the whole of it
-  std::string working_directory{};                   // empty: the parent's
-  int stdin_fd = -1;                                 // -1: /dev/null; 0: inherited
-  int stdout_fd = 1;                                 // duplicated onto the child's 1
-  int stderr_fd = 2;                                 // duplicated onto the child's 2
+  StringMap environment{};             // the whole of it
+  std::string working_directory{};     // empty: the parent's
+  int stdin_fd = -1;                   // -1: /dev/null; 0: inherited
+  int stdout_fd = 1;                   // duplicated onto the child's 1
+  int stderr_fd = 2;                   // duplicated onto the child's 2
   Ints inherit_fds{};                  // kept open in the child, under the same numbers
   Ints cpus{};                         // the only ones it may run on; empty: the parent's
   std::optional<rlimit> open_files{};  // RLIMIT_NOFILE; nothing: the parent's
@@ -63,7 +62,7 @@ std::string find_program(const std::string& name, const std::string& search_path
 // The texts as execve takes them, with a null at the end. They must outlive the answer.
 std::vector<char*> exec_pointers(const Strings& texts);
 // Each variable as execve takes it, "NAME=value".
-Strings exec_entries(const std::map<std::string, std::string>& environment);
+Strings exec_entries(const StringMap& environment);
 
 // Starts the child as the leader of its own process group, with every signal unblocked and at its
 // default (an ignored SIGHUP stays ignored: nohup), to be killed by the kernel when the calling

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/supervise/child.h"
@@ -23,6 +24,8 @@ struct ChildExit {
 
   bool failed() const { return exit_code != 0 || signal != 0; }
 };
+
+using ChildExits = std::vector<ChildExit>;
 
 // How a child that has ended did so. Its zombie is kept: as long as it is there, neither its pid
 // nor its process group's number can belong to anybody else, so that signalling the group is safe.

@@ -2,6 +2,7 @@
 // only one behind its stream's last line, so that no stream's lines change places. Groups leave the
 // front of the queue after a moment; `first_` counts them, so that a group's number stays its own.
 #include "muster/supervise/collapse.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 
 #include "muster/base/strings.h"
@@ -11,7 +12,7 @@ namespace muster {
 namespace {
 
 // The counter goes before the line's own end, which may be "\r\n".
-std::string counted(const std::string& line, const std::set<int>& numbers) {
+std::string counted(const std::string& line, const IntSet& numbers) {
   const size_t end = line.find_last_not_of("\r\n") + 1;
   const std::string body = line.substr(0, end);
   return cat("[", number_ranges(numbers), "] ", body, " ×", numbers.size(), line.substr(end));
@@ -20,7 +21,7 @@ std::string counted(const std::string& line, const std::set<int>& numbers) {
 }  // namespace
 
 // Two numbers in a row are "0,1" and no range.
-std::string number_ranges(const std::set<int>& numbers) {
+std::string number_ranges(const IntSet& numbers) {
   std::string text;
   for (auto at = numbers.begin(); at != numbers.end();) {
     const int from = *at;

@@ -6,15 +6,15 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 
 namespace muster {
 
 // "0-3,7" for 0, 1, 2, 3 and 7.
-std::string number_ranges(const std::set<int>& numbers);
+std::string number_ranges(const IntSet& numbers);
 
 class LineCollapser {
  public:
@@ -33,7 +33,7 @@ class LineCollapser {
   struct Group {
     std::string line;
     std::string prefix;  // of the first that said it
-    std::set<int> numbers;
+    IntSet numbers;
     TimePoint since;
   };
 

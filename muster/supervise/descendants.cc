@@ -98,8 +98,8 @@ std::optional<FileId> file_of(int fd) {
 }
 
 // stat() follows the links of /proc/pid/fd to the files themselves.
-std::set<FileId> open_files(pid_t pid) {
-  std::set<FileId> files;
+FileIds open_files(pid_t pid) {
+  FileIds files;
   const std::string folder = cat("/proc/", pid, "/fd");
   for (const int fd : numbers_in_folder(folder)) {
     struct stat info{};

@@ -36,6 +36,7 @@ struct ProcessId {
 
 // A file, a pipe or a socket, whatever its name.
 using FileId = std::pair<dev_t, ino_t>;
+using FileIds = std::set<FileId>;
 
 // The file behind a descriptor of this process; nothing for terminals and other devices, which all
 // processes may have open.
@@ -43,7 +44,7 @@ std::optional<FileId> file_of(int fd);
 
 // The files that a process has open; none when it has ended, or may not be looked at: another
 // user's, or one that has made itself not dumpable.
-std::set<FileId> open_files(pid_t pid);
+FileIds open_files(pid_t pid);
 
 // The entries of the environment that the process was started with, as "NAME=value"; none when it
 // has ended, or may not be looked at.

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 #include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/collapse.h"
 
@@ -62,7 +62,7 @@ std::string in_one_line(const std::string& text) {
 struct LiveGroup {
   std::string prefix;  // of the first
   std::string text;
-  std::set<int> numbers;
+  IntSet numbers;
 };
 
 // One line of the terminal, with the numbers of the streams where several show it.

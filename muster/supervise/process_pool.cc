@@ -29,8 +29,8 @@ ProcessId process_id_of(pid_t pid) {
 }
 
 // The files of a child that tell it from others: this process's own outputs tell nothing.
-std::set<FileId> outputs_of(const ChildOptions& options) {
-  std::set<FileId> outputs;
+FileIds outputs_of(const ChildOptions& options) {
+  FileIds outputs;
   Ints given = options.inherit_fds;
   given.insert(given.end(), {options.stdout_fd, options.stderr_fd});
   for (const int fd : given) {
@@ -44,7 +44,7 @@ std::set<FileId> outputs_of(const ChildOptions& options) {
   return outputs;
 }
 
-bool have_one_in_common(const std::set<FileId>& some, const std::set<FileId>& others) {
+bool have_one_in_common(const FileIds& some, const FileIds& others) {
   return any_of(some, [&](const FileId& file) { return others.contains(file); });
 }
 
@@ -178,7 +178,7 @@ std::optional<int> ProcessPool::take_signal() {
 
 // Kills the members that were asked to end and had time enough.
 void ProcessPool::insist(TimePoint now) {
-  const std::set<int> ending = ending_;  // a copy: who is given up leaves the set
+  const IntSet ending = ending_;  // a copy: who is given up leaves the set
   for (const int id : ending) {
     Member& member = *members_[id];
     if (now < *member.kill_at)
@@ -259,7 +259,7 @@ std::set<const ProcessPool::Member*> ProcessPool::suspects_of(pid_t pid) const {
   if (const Member* const shown = member_shown_by(pid))
     return {shown};
   const uint64_t began = process_start_ticks(pid);
-  const std::set<FileId> files = open_files(pid);
+  const FileIds files = open_files(pid);
   std::set<const Member*> older;
   std::set<const Member*> with_its_files;
   for (const auto& [id, member] : members_) {

@@ -106,7 +106,7 @@ class ProcessPool : NoCopy {
     Child child;
     uint64_t began = 0;  // process_start_ticks
     // The files that it writes to and was given open; the processes that it starts have them too.
-    std::set<FileId> outputs;
+    FileIds outputs;
     EventLoop::Handle watch = 0;
     int sent_signal = 0;
     // The end of the grace period once it was asked to end; after SIGKILL, when to give it up.
@@ -152,9 +152,9 @@ class ProcessPool : NoCopy {
   std::unique_ptr<Sentinel> sentinel_;
   ChildList children_;
   std::unordered_map<int, std::unique_ptr<Member>> members_;
-  std::set<int> ending_;  // asked to end and not dead yet
-  Ints ended_;            // dead, in order; perhaps with leftovers
-  Pids given_up_;         // survivors, which have been told
+  IntSet ending_;  // asked to end and not dead yet
+  Ints ended_;     // dead, in order; perhaps with leftovers
+  Pids given_up_;  // survivors, which have been told
 };
 
 }  // namespace muster

@@ -254,7 +254,7 @@ void ProcessSet::signal_groups(int signal) const {
 // A failure of a moment ago may be made good yet, and members that are spawned for it are spared.
 bool ProcessSet::stop_as_asked(int signal) {
   const bool has_failed = first_failure_ != kNone && !make_good();
-  const std::set<int> spared = rules_.before_stop ? rules_.before_stop() : std::set<int>();
+  const IntSet spared = rules_.before_stop ? rules_.before_stop() : IntSet();
   for (const auto& member : members_)
     member->is_spared = !member->exit && spared.contains(member->id);
   is_asked_ = !has_failed;
@@ -357,7 +357,7 @@ bool ProcessSet::make_good() {
   if (!rules_.is_made_good || first_failure_ == kNone)
     return false;
   put_cause_first();
-  std::vector<ChildExit> failed;
+  ChildExits failed;
   std::copy_if(result_.exits.begin() + first_failure_,
                result_.exits.end(),
                std::back_inserter(failed),

@@ -9,10 +9,8 @@
 #include <signal.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -58,14 +56,14 @@ struct WaitRules {
   // Called before a failure stops the rest, with all failures that came together, the cause first.
   // Returns true if they have been handled (for example by spawning replacements): the rest then
   // goes on, and what the failed processes left in their process groups is killed.
-  std::function<bool(const std::vector<ChildExit>&)> is_made_good{};
+  std::function<bool(const ChildExits&)> is_made_good{};
   // Whether more processes will be spawned. If so, the set goes on even when nothing runs, and
   // is_made_good is called for the last failures too.
   std::function<bool()> awaits_others{};
   // Called before a stop signal or the time limit stops the set; it may still spawn members.
   // Returns the members that are to end by themselves: they are stopped only after another member
   // has ended, after end_all(), or when half of the time that they have left is over.
-  std::function<std::set<int>()> before_stop{};
+  std::function<IntSet()> before_stop{};
   // Describes a process that a member has started and left behind; `id` is the member's, if the
   // process is in its process group. Without it, describe_process().
   std::function<std::string(pid_t pid, std::optional<int> id)> describe{};
@@ -79,7 +77,7 @@ struct WaitRules {
 
 struct WaitResult {
   // In order of death, but the cause before the failures that came together with it.
-  std::vector<ChildExit> exits;
+  ChildExits exits;
   int stopped_by = 0;      // the stop signal received, if any
   bool timed_out = false;  // WaitRules::until was reached
   Strings killed;          // descriptions of leftover descendants that needed SIGKILL
@@ -155,7 +153,7 @@ class ProcessSet : NoCopy {
     EventLoop::Handle watch = 0;
     std::optional<ChildExit> exit;
     int sent_signal = 0;
-    std::set<int> told{};      // signals that it was sent to end it
+    IntSet told{};             // signals that it was sent to end it
     bool was_exiting = false;  // when it was first told to
     bool is_spared = false;    // stopped later, with the signal spared_of
     int spared_of = 0;

@@ -5,7 +5,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/tasks/hosts/machines.h"
@@ -28,7 +27,7 @@ struct TasksOptions {
 
   // The machines to use, by their settings; empty: this one alone. Not asked where an inventory is
   // told.
-  std::function<std::vector<TaskMachine>(const TasksSettings& settings)> find_machines{};
+  std::function<TaskMachineList(const TasksSettings& settings)> find_machines{};
 
   // When nothing else is to do: for GPUs of other jobs (nothing: ever), for hosts that were lost,
   // and for processes or descriptors (a minute).

@@ -129,7 +129,7 @@ std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& sc
   text += told_before(run, task);
   if (!run.is_new)
     text += "if it went on now, with --resume alone:\n";
-  const std::vector<TaskStart> starts = schedule.start(0);
+  const TaskStarts starts = schedule.start(0);
   const TaskStart* const start = element_with(starts, task, &TaskStart::task);
   if (start == nullptr)
     return text + explain(schedule, task, 0);
@@ -193,7 +193,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
 // One object a start, in the order of the starts.
 std::string first_starts_json(const TasksRun& run,
                               const TaskSchedule& schedule,
-                              const std::vector<TaskStart>& starts,
+                              const TaskStarts& starts,
                               const Strings& held) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const TaskStart& start : starts) {
@@ -231,7 +231,7 @@ const char* begin_text(size_t starts) {
 std::string first_starts_text(const TasksRun& run,
                               const TaskSchedule& schedule,
                               const StandingBefore& before,
-                              const std::vector<TaskStart>& starts,
+                              const TaskStarts& starts,
                               const Strings& held) {
   const size_t all = run.file.tasks.size();
   if (before.running + before.waiting == 0)
@@ -300,7 +300,7 @@ std::string first_starts(const TasksRun& run,
   const StandingBefore before{.done = schedule.count(TaskState::done),
                               .running = schedule.count(TaskState::running),
                               .waiting = schedule.count(TaskState::waiting)};
-  const std::vector<TaskStart> starts = schedule.start(now);
+  const TaskStarts starts = schedule.start(now);
   return json ? first_starts_json(run, schedule, starts, held)
               : first_starts_text(run, schedule, before, starts, held);
 }

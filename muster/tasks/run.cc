@@ -10,7 +10,6 @@
 #include <ctime>
 #include <filesystem>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
@@ -91,9 +90,8 @@ TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool 
   question.folder = current_folder();
   question.held = held && settings.lease;
   question.run_id = run.before.head.run_id;
-  return ask_machines(
-      options.find_machines ? options.find_machines(settings) : std::vector<TaskMachine>(),
-      question);
+  return ask_machines(options.find_machines ? options.find_machines(settings) : TaskMachineList(),
+                      question);
 }
 
 // How fast the GPUs are, where the run or a task chooses by it.
@@ -153,7 +151,7 @@ void warn_of_others(const DevicePool& pool, int here) {
 // The note by which `muster ps` shows the run.
 JobNote note_of(const TasksOptions& options,
                 const TasksRun& run,
-                const std::vector<PoolGpu>& gpus,
+                const PoolGpus& gpus,
                 const std::string& run_id) {
   JobNote note{
       .id = run_id,
@@ -312,8 +310,7 @@ int start_run(const TasksOptions& options,
   const int here = machines.here();
   warn_of_simulation(machines);
   warn_of_others(pool, here);
-  const std::vector<PoolGpu> gpus_here =
-      here < 0 ? std::vector<PoolGpu>() : pool.hosts()[here].gpus;
+  const PoolGpus gpus_here = here < 0 ? PoolGpus() : pool.hosts()[here].gpus;
   const JobRegistration registration(note_of(options, run, gpus_here, run_id));
   RunOutcome outcome;
   {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <ranges>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
@@ -208,8 +209,8 @@ bool RunHosts::ready() const {
 }
 
 // The loop of this machine calls the handlers of all others meanwhile.
-std::vector<TaskEnd> RunHosts::wait(TimePoint until) {
-  std::vector<TaskEnd> ends = local_.wait(until);
+TaskEnds RunHosts::wait(TimePoint until) {
+  TaskEnds ends = local_.wait(until);
   append_all(ends, std::exchange(remote_ends_, {}));
   return ends;
 }

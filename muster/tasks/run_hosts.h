@@ -5,10 +5,8 @@
 
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
@@ -41,7 +39,7 @@ class RunHosts : NoCopy {
 
   // The tasks that have ended, of all hosts. A host that was lost meanwhile has been set aside, and
   // that was said. Blocking: until something has happened or `until` has come.
-  std::vector<TaskEnd> wait(TimePoint until);
+  TaskEnds wait(TimePoint until);
 
   std::optional<int> take_signal() { return local_.take_signal(); }
 
@@ -63,8 +61,6 @@ class RunHosts : NoCopy {
   bool tries_any() const;
 
  private:
-  using Connections = std::vector<std::unique_ptr<RemoteHost>>;
-
   LocalHostOptions options_of_local();
   ForeignLeases::Tell tell_held_of(int number);
   MemoryWatch::Tell tell_memory_of(int number);
@@ -82,16 +78,16 @@ class RunHosts : NoCopy {
   const RunnerOptions& options_;
   RunView& view_;
   Record record_;
-  Connections none_;
+  RemoteHosts none_;
   // The connections by the pool's hosts. Null is this machine, which is the only one where there
   // are none.
-  Connections& remote_;
+  RemoteHosts& remote_;
   std::map<int, HostRetry> retries_;
   // Every MUSTER_MARK that tasks of each remote host have had, the present one last.
   std::map<int, Strings> marks_;
   int num_marks_ = 0;  // beside the run's own
   LocalHost local_;
-  std::vector<TaskEnd> remote_ends_;
+  TaskEnds remote_ends_;
   bool any_held_ = false;
 };
 

@@ -3,21 +3,18 @@
 // what came of it is in the journal before anything follows from it. Called by `muster tasks`.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"
+#include "muster/tasks/hosts/remote_host.h"
 #include "muster/tasks/hosts/task_process.h"
 #include "muster/tasks/journal/journal.h"
 #include "muster/tasks/report/run_view.h"
 #include "muster/tasks/schedule/schedule.h"
 
 namespace muster {
-
-class RemoteHost;
 
 struct RunnerOptions {
   TaskRunFacts facts{};
@@ -31,7 +28,7 @@ struct RunnerOptions {
   double began = 0;                          // on the journal's clock: what earlier runs took
   // Connections by the pool's hosts. They must outlive the run. Null is this machine, which is the
   // only one where nothing is told. A host that was lost and is back has a new connection here.
-  std::vector<std::unique_ptr<RemoteHost>>* remote = nullptr;
+  RemoteHosts* remote = nullptr;
   Strings earlier{};  // MUSTER_MARK of the runs before
 };
 

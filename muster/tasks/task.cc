@@ -10,7 +10,7 @@
 namespace muster {
 
 // Busy GPUs are no reason to run on CPUs.
-std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
+TaskNeeds needs_here(TaskNeeds needs, bool has_gpus) {
   if (has_gpus)
     std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
   return needs;

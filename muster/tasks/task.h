@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,8 +35,10 @@ struct TaskNeed {
   auto operator<=>(const TaskNeed&) const = default;
 };
 
+using TaskNeeds = std::vector<TaskNeed>;
+
 // The alternatives that apply here: on machines with GPUs, those marked without_gpus are left out.
-std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus);
+TaskNeeds needs_here(TaskNeeds needs, bool has_gpus);
 
 // Whether a GPU of this model meets the need.
 bool is_model(const std::string& model, const TaskNeed& need);
@@ -70,18 +71,17 @@ struct NeedPlaces {
 struct Task {
   std::string name{};  // unique in its set
   Strings argv{};
-  Environment environment{};      // overrides the runner's own environment
-  std::string directory{};        // where it runs; empty: the runner's directory
-  std::vector<TaskNeed> needs{};  // alternatives; never empty
-  std::string on{};               // `--gpus` text that its GPUs must match; empty: any
-  int ranks = 1;                  // more: a job of this many ranks, with the launcher's environment
-  Strings after{};                // names of tasks that must have succeeded before
-  int priority = 0;               // higher starts earlier
-  int retries = 0;                // starts after a failure, in addition to the first
-  milliseconds back_off{1'000};   // before the first retry; doubled each time
+  Environment environment{};     // overrides the runner's own environment
+  std::string directory{};       // where it runs; empty: the runner's directory
+  TaskNeeds needs{};             // alternatives; never empty
+  std::string on{};              // `--gpus` text that its GPUs must match; empty: any
+  int ranks = 1;                 // more: a job of this many ranks, with the launcher's environment
+  Strings after{};               // names of tasks that must have succeeded before
+  int priority = 0;              // higher starts earlier
+  int retries = 0;               // starts after a failure, in addition to the first
+  milliseconds back_off{1'000};  // before the first retry; doubled each time
   std::optional<milliseconds> time_limit{};  // of each start
-  std::map<std::string, std::string> parameters =
-      {};  // its values from `each` or --sweep: "lr" → "0.1"
+  StringMap parameters = {};                 // its values from `each` or --sweep: "lr" → "0.1"
   SpecPosition at{};
   NeedPlaces places{};
   bool operator==(const Task&) const = default;

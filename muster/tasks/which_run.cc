@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <system_error>
 #include <utility>
 
@@ -46,7 +45,7 @@ TypedTasks typed_tasks(const TasksOptions& options, Strings* warnings = nullptr)
 
 // A command line that says where the run goes on takes the place of all that said so when it began:
 // the texts of the places that it does not name are dropped.
-void forget_other_places(const TasksSettings& now, std::map<std::string, std::string>& settings) {
+void forget_other_places(const TasksSettings& now, StringMap& settings) {
   const bool hosts = !now.hosts.empty();
   if (!hosts && !now.standalone && now.inventory.empty())
     return;
@@ -80,7 +79,7 @@ void check_same_tasks(const TasksOptions& options, const Tasks& tasks) {
 }
 
 // Relative paths of the tasks are of the folder that the run began in.
-void enter_folder(const std::map<std::string, std::string>& settings) {
+void enter_folder(const StringMap& settings) {
   const std::string folder = find_or(settings, "folder");
   if (!folder.empty() && ::chdir(folder.c_str()) != 0)
     fail_errno(errno, "--resume: cannot change to the run's folder '", folder, "'");

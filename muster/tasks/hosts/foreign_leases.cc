@@ -36,9 +36,9 @@ ForeignLeases::ForeignLeases(
 }
 
 // A start that was refused has all of its GPUs looked at, so that the schedule knows who has them.
-std::optional<std::vector<Lease>> ForeignLeases::take(const Allocation& where, const Task& task) {
+std::optional<Leases> ForeignLeases::take(const Allocation& where, const Task& task) {
   if (!folder_ || where.gpus.empty())
-    return std::vector<Lease>();
+    return Leases();
   LeaseResult result =
       take_all(where, {.job = run_id_, .program = task.name, .memory_bytes = where.memory_bytes});
   if (result.busy.empty())

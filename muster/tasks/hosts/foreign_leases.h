@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/launch/lease.h"
@@ -27,7 +26,7 @@ class ForeignLeases {
 
   // The task's leases, none for a CPU task; nothing when another job was faster, which is told.
   // Throws: as LeaseFolder::try_take_all; the folder is then opened anew for the next ones.
-  std::optional<std::vector<Lease>> take(const Allocation& where, const Task& task);
+  std::optional<Leases> take(const Allocation& where, const Task& task);
 
   // Looks again at what others hold, all GPUs the first time, then those that were held, now and
   // then.
@@ -37,7 +36,7 @@ class ForeignLeases {
   std::string describe() const;
 
  private:
-  const std::vector<PoolGpu>& gpus() const { return pool_.hosts()[host_].gpus; }
+  const PoolGpus& gpus() const { return pool_.hosts()[host_].gpus; }
   LeaseResult take_all(const Allocation& where, const LeaseNote& note);
   void hold_refused(const Allocation& where, const GpuUuid& uuid);
   void look_at(int gpu);

@@ -197,8 +197,7 @@ std::string last_json_line_of(const std::string& text) {
   }
 }
 
-std::string not_finite_field(const std::string& json_line,
-                             const std::map<std::string, std::string>& parameters) {
+std::string not_finite_field(const std::string& json_line, const StringMap& parameters) {
   const auto object = parsed_json<nlohmann::ordered_json>(json_line);
   if (!object.is_object())
     return "";

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <string>
+
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -23,7 +24,6 @@ std::string last_json_line_of(const std::string& text);
 
 // "loss is NaN" for the first value in a JSON object, at any depth, that is one of the texts above,
 // and none of the task's parameters, which a result may repeat. Empty: there is none.
-std::string not_finite_field(const std::string& json_line,
-                             const std::map<std::string, std::string>& parameters = {});
+std::string not_finite_field(const std::string& json_line, const StringMap& parameters = {});
 
 }  // namespace muster

@@ -8,7 +8,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -50,9 +49,9 @@ bool LocalHost::reserve(const StartOrder& order) {
 }
 
 // The leases that `reserve` took for the order; none for a CPU task.
-std::vector<Lease> LocalHost::leases_of(int id) {
+Leases LocalHost::leases_of(int id) {
   auto order = leases_.extract(id);
-  return order ? std::move(order.mapped()) : std::vector<Lease>();
+  return order ? std::move(order.mapped()) : Leases();
 }
 
 // The plan, the log and the folder of an attempt lie side by side: their paths follow from the
@@ -97,8 +96,8 @@ bool LocalHost::ran_out_of_memory() const {
 }
 
 // Leases are given back before the end is told: the next task may want the GPU.
-std::vector<TaskEnd> LocalHost::wait(std::optional<TimePoint> until) {
-  std::vector<TaskEnd> ends;
+TaskEnds LocalHost::wait(std::optional<TimePoint> until) {
+  TaskEnds ends;
   for (PoolExit& exit : processes_.wait(until)) {
     take_back(exit);
     const bool killed = exit.exit.signal == SIGKILL && exit.exit.sent_signal == 0;
@@ -192,7 +191,7 @@ std::string LocalHost::held() const {
 
 // GPUs with tasks tell nothing of other programs.
 void LocalHost::look_at_memory() {
-  std::set<int> taken;
+  IntSet taken;
   for (const auto& [id, task] : running_)
     taken.insert(task.gpus.begin(), task.gpus.end());
   memory_.look(taken);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -46,7 +45,7 @@ class LocalHost : public TaskHost {
 
   // Waits as ProcessPool::wait does. The leases of the tasks that have ended are given back. A task
   // that may have left processes which live on keeps its leases until these have ended.
-  std::vector<TaskEnd> wait(std::optional<TimePoint> until);
+  TaskEnds wait(std::optional<TimePoint> until);
 
   std::optional<int> take_signal() { return processes_.take_signal(); }
 
@@ -70,7 +69,7 @@ class LocalHost : public TaskHost {
     std::string task;
     Ints gpus;      // the pool's
     int units = 0;  // of each
-    std::vector<Lease> leases{};
+    Leases leases{};
   };
   struct Kept {  // of a task that has ended, but not all that it started
     Running had;
@@ -82,7 +81,7 @@ class LocalHost : public TaskHost {
     std::string by;
   };
 
-  std::vector<Lease> leases_of(int id);
+  Leases leases_of(int id);
   bool ran_out_of_memory() const;
   void take_back(const PoolExit& exit);
   static void end_leases(Running& had);
@@ -95,8 +94,8 @@ class LocalHost : public TaskHost {
   ProcessPool processes_;
   ForeignLeases foreign_;
   MemoryWatch memory_;
-  std::unordered_map<int, std::vector<Lease>> leases_;  // by order that has not started yet
-  std::unordered_map<int, Running> running_;            // by order
+  std::unordered_map<int, Leases> leases_;    // by order that has not started yet
+  std::unordered_map<int, Running> running_;  // by order
   std::vector<Kept> kept_;
   std::map<int, Foreign> foreign_units_;  // by GPU: what other jobs have of it
   Fd no_input_;                           // every task's standard input

@@ -3,7 +3,6 @@
 #include "muster/tasks/hosts/machines.h"
 
 #include <algorithm>
-#include <map>
 #include <ranges>
 #include <utility>
 
@@ -29,7 +28,7 @@ bool any_need(const Tasks& tasks, bool (*is)(const TaskNeed&)) {
 // Two names of one machine would have its devices twice. Only GPUs tell machines apart, and of
 // these only those with an id of their own.
 void check_different(const Inventory& inventory) {
-  std::map<std::string, std::string> hosts;  // by GPU
+  StringMap hosts;  // by GPU
   for (const Host& host : inventory.hosts) {
     for (const Gpu& gpu : host.gpus) {
       const auto [known, is_new] = hosts.emplace(gpu.uuid.value, host.name);
@@ -64,13 +63,13 @@ void limit_cores(const TaskMachine& machine, Host& host) {
 }
 
 // All others are asked at the same time, and this machine is probed when they have answered.
-TaskMachines several_machines(const std::vector<TaskMachine>& specs, const RemoteHello& question) {
+TaskMachines several_machines(const TaskMachineList& specs, const RemoteHello& question) {
   if (std::ranges::count_if(specs, &TaskMachine::here) > 1)
     fail_usage("--hosts: expected this machine once, got it by two names; leave one of them out");
   std::vector<RemoteHostOptions> options =
       mapped(specs | std::views::filter([](const TaskMachine& spec) { return !spec.here; }),
              [&](const TaskMachine& spec) { return remote_options(spec, question); });
-  std::vector<std::unique_ptr<RemoteHost>> answered = connect_hosts(options);
+  RemoteHosts answered = connect_hosts(options);
   auto next = answered.begin();
   TaskMachines machines{.inventory = {.source = "these machines"}};
   for (const TaskMachine& spec : specs) {
@@ -117,7 +116,7 @@ TaskMachines machines_in_file(const std::string& path) {
   return machines;
 }
 
-TaskMachines ask_machines(const std::vector<TaskMachine>& machines, const RemoteHello& question) {
+TaskMachines ask_machines(const TaskMachineList& machines, const RemoteHello& question) {
   const bool several = machines.size() > 1 || (machines.size() == 1 && !machines[0].here);
   if (several)
     return several_machines(machines, question);

@@ -3,7 +3,6 @@
 // or Slurm; this does not.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,13 +27,15 @@ struct TaskMachine {
   std::string advice{};       // what to look at when it cannot be reached
 };
 
+using TaskMachineList = std::vector<TaskMachine>;
+
 struct TaskMachines {
   Inventory inventory{};
   VisibilityMasks masks{};  // of all of its hosts
   Ints slots{};             // by host: tasks at a time; 0: no limit
   // The connection to each host: null for this machine. The list is empty where this is the only
   // one.
-  std::vector<std::unique_ptr<RemoteHost>> connections{};
+  RemoteHosts connections{};
 
   // Which host is this machine; -1: none.
   int here() const;
@@ -49,6 +50,6 @@ TaskMachines machines_in_file(const std::string& path);
 
 // Asks all at once; none: this machine alone. Blocking: until they have answered. Throws:
 // unavailable naming the hosts that do not; invalid_argument; as probe_this_machine.
-TaskMachines ask_machines(const std::vector<TaskMachine>& machines, const RemoteHello& question);
+TaskMachines ask_machines(const TaskMachineList& machines, const RemoteHello& question);
 
 }  // namespace muster

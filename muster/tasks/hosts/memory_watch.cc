@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <vector>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -31,7 +31,7 @@ bool is_there(const UsableGpu& device, const Host& host) {
 }  // namespace
 
 // A probe costs time, so that it is made only where it can tell something.
-void MemoryWatch::look(const std::set<int>& taken) {
+void MemoryWatch::look(const IntSet& taken) {
   if (!tell_ || host_ < 0 || pool_.inventory().simulated)
     return;
   if (looked_ && Clock::now() - *looked_ < kLookAtMemoryEvery)
@@ -50,8 +50,8 @@ void MemoryWatch::look(const std::set<int>& taken) {
 }
 
 // The pool's GPUs of which no task has a part, nor another instance of the same GPU.
-Ints MemoryWatch::gpus_without(const std::set<int>& taken) const {
-  const std::vector<PoolGpu>& gpus = pool_.hosts()[host_].gpus;
+Ints MemoryWatch::gpus_without(const IntSet& taken) const {
+  const PoolGpus& gpus = pool_.hosts()[host_].gpus;
   std::set<size_t> positions;
   for (const int gpu : taken)
     positions.insert(gpus[gpu].device.position);

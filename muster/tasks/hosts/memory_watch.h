@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -27,10 +26,10 @@ class MemoryWatch {
 
   // Every two seconds at most, and only while there is a GPU without a task. `taken`: the pool's
   // GPUs that tasks have. What cannot be seen stays as it was.
-  void look(const std::set<int>& taken);
+  void look(const IntSet& taken);
 
  private:
-  Ints gpus_without(const std::set<int>& taken) const;
+  Ints gpus_without(const IntSet& taken) const;
   void tell_of(int gpu, const Host& host) const;
 
   const DevicePool& pool_;

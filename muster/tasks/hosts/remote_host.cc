@@ -381,7 +381,7 @@ std::string why_no_answer(const RemoteHost& host) {
 }
 
 // Nothing may be said for a minute otherwise.
-void tell_who_is_waited_for(const std::vector<std::unique_ptr<RemoteHost>>& hosts) {
+void tell_who_is_waited_for(const RemoteHosts& hosts) {
   constexpr size_t kMostNamed = 4;
   Strings names;
   for (const auto& host : hosts) {
@@ -395,10 +395,9 @@ void tell_who_is_waited_for(const std::vector<std::unique_ptr<RemoteHost>>& host
 
 }  // namespace
 
-std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
-    const std::vector<RemoteHostOptions>& options) {
+RemoteHosts connect_hosts(const std::vector<RemoteHostOptions>& options) {
   EventLoop loop;
-  std::vector<std::unique_ptr<RemoteHost>> hosts;
+  RemoteHosts hosts;
   hosts.reserve(options.size());
   for (const RemoteHostOptions& each : options) {
     hosts.push_back(std::make_unique<RemoteHost>(each));
@@ -424,7 +423,7 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(
   return hosts;
 }
 
-void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts) {
+void close_hosts(const RemoteHosts& hosts) {
   for (const auto& host : hosts) {
     if (host)
       host->close();

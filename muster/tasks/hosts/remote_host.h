@@ -147,11 +147,13 @@ class RemoteHost : public TaskHost {
   std::map<int, std::string> held_;        // by the GPU's place
 };
 
+using RemoteHosts = std::vector<std::unique_ptr<RemoteHost>>;
+
 // Starts all at once and waits until each has told what it has. Blocking: at most a minute. Throws:
 // unavailable naming every host that has not.
-std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteHostOptions>& hosts);
+RemoteHosts connect_hosts(const std::vector<RemoteHostOptions>& hosts);
 
 // Ends all; null is passed over. Blocking: some seconds at most.
-void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts);
+void close_hosts(const RemoteHosts& hosts);
 
 }  // namespace muster

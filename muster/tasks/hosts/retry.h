@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"
@@ -66,8 +65,8 @@ class HostRetry {
   TimePoint back_since_;
   milliseconds pause_;
   std::string unfit_;
-  std::unique_ptr<RemoteHost> connection_;         // that is being made
-  std::vector<std::unique_ptr<RemoteHost>> over_;  // killed: until they are gone
+  std::unique_ptr<RemoteHost> connection_;  // that is being made
+  RemoteHosts over_;                        // killed: until they are gone
 };
 
 }  // namespace muster

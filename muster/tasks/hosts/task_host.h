@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
@@ -36,6 +37,8 @@ struct TaskEnd {
   std::string why_not{};  // it never began, for that reason
   bool out_of_memory = false;
 };
+
+using TaskEnds = std::vector<TaskEnd>;
 
 class TaskHost : NoCopy {
  public:

@@ -99,7 +99,7 @@ Visibility visibility_of(const DevicePool& pool,
                          Visibility wanted) {
   if (where.gpus.empty())
     return wanted;
-  const std::vector<PoolGpu>& gpus = host_of(pool, where).gpus;
+  const PoolGpus& gpus = host_of(pool, where).gpus;
   const bool any_mig = any_of(where.gpus, [&](int gpu) { return gpus[gpu].device.is_instance(); });
   const bool shared = std::ssize(where.gpus) < num_ranks;
   return shared || (any_mig && num_ranks > 1) ? Visibility::own : wanted;
@@ -135,8 +135,8 @@ TaskAttempt attempt_of(const DevicePool& pool, const Allocation& where, int numb
 }
 
 // A simulated GPU is nobody's.
-std::vector<LeaseWish> lease_wishes_of(const DevicePool& pool, const Allocation& where) {
-  std::vector<LeaseWish> wishes;
+LeaseWishes lease_wishes_of(const DevicePool& pool, const Allocation& where) {
+  LeaseWishes wishes;
   if (pool.inventory().simulated)
     return wishes;
   for (const int at : where.gpus)

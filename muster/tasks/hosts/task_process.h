@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/rank_env.h"
@@ -31,7 +30,7 @@ struct TaskRunFacts {
 TaskAttempt attempt_of(const DevicePool& pool, const Allocation& where, int number);
 
 // Which leases it takes; none for CPUs and simulated machines.
-std::vector<LeaseWish> lease_wishes_of(const DevicePool& pool, const Allocation& where);
+LeaseWishes lease_wishes_of(const DevicePool& pool, const Allocation& where);
 
 // The plan of the task's ranks over its devices, in their order: a device a rank, or several; with
 // fewer devices in turn. A rank that shares a GPU, or has a MIG instance, sees its own alone,

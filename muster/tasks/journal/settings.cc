@@ -10,8 +10,8 @@
 namespace muster {
 
 // An empty text is no setting.
-std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
-  std::map<std::string, std::string> texts;
+StringMap to_texts(const TasksSettings& settings) {
+  StringMap texts;
   const auto keep = [&](const char* name, const std::string& value) {
     if (!value.empty())
       texts[name] = value;
@@ -35,7 +35,7 @@ std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
 }
 
 // A setting without a text keeps its default.
-TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
+TasksSettings settings_of(const StringMap& texts) {
   const auto text = [&](const char* name) {
     return find_or(texts, name);
   };

@@ -2,7 +2,6 @@
 // tasks.json keeps them for when the run goes on. Values and text.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 
@@ -29,10 +28,10 @@ struct TasksSettings {
 };
 
 // Texts by the flags' names; a setting that was not told has none.
-std::map<std::string, std::string> to_texts(const TasksSettings& settings);
+StringMap to_texts(const TasksSettings& settings);
 
 // Names of no setting are passed over. Throws: invalid_argument for a text that its setting does
 // not accept.
-TasksSettings settings_of(const std::map<std::string, std::string>& texts);
+TasksSettings settings_of(const StringMap& texts);
 
 }  // namespace muster

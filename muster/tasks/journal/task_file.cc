@@ -87,7 +87,7 @@ Task task_of(const FileJson& json) {
   task.back_off = milliseconds(json.at("back_off_ms").get<int64_t>());
   if (json.contains("time_limit_ms"))
     task.time_limit = milliseconds(json["time_limit_ms"].get<int64_t>());
-  task.parameters = json.value("parameters", std::map<std::string, std::string>());
+  task.parameters = json.value("parameters", StringMap());
   const auto position = [&](const char* key) {
     const auto found = json.find(key);
     return found == json.end() ? SpecPosition() : SpecPosition{found->at(0), found->at(1)};
@@ -146,7 +146,7 @@ TaskFile task_file_of(const std::string& text, const std::string& source) {
       if (number > 1) {
         file.tasks.push_back(task_of(json));
       } else if (json.at("schema") == kTasksSchema) {
-        file.settings = json.at("settings").get<std::map<std::string, std::string>>();
+        file.settings = json.at("settings").get<StringMap>();
       } else {
         throw invalid_argument("another schema");
       }

@@ -3,7 +3,6 @@
 // Values and text.
 #pragma once
 
-#include <map>
 #include <string>
 
 #include "muster/tasks/task.h"
@@ -11,7 +10,7 @@
 namespace muster {
 
 struct TaskFile {
-  std::map<std::string, std::string> settings{};  // of the command line: "gpus" → "0,2"
+  StringMap settings{};  // of the command line: "gpus" → "0,2"
   Tasks tasks{};
   bool operator==(const TaskFile&) const = default;
 };

@@ -279,7 +279,7 @@ class NeedsChecker {
         (check_.gpus || check_.cpus > 0) && any_possible(task, reachable_gpus(task.on, whole_));
     const bool by_on =
         !by_flags && !task.on.empty() && any_possible(task, reachable_gpus("", limited_));
-    const std::vector<TaskNeed> needs = needs_here(task.needs, has_gpus_);
+    const TaskNeeds needs = needs_here(task.needs, has_gpus_);
     std::string text =
         cat("expected needs that a host can meet (", what_there_is(check_), "), got");
     const char* const before_each = word_for(needs.size(), " ", "\n  ");
@@ -324,7 +324,7 @@ class NeedsChecker {
 // share of a GPU can give each, so a share counts as the GPU that it is of: those of a sweep are
 // one group.
 void check_needs(const Tasks& tasks, const NeedsCheck& check) {
-  std::map<std::pair<std::string, std::vector<TaskNeed>>, size_t> positions;
+  std::map<std::pair<std::string, TaskNeeds>, size_t> positions;
   std::vector<NeedGroup> groups;  // in the order of the tasks
   for (const Task& task : tasks) {
     std::vector<TaskNeed> judged = task.needs;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
@@ -21,7 +20,7 @@ Ints suitable_gpus(const DevicePool& pool,
   Ints suitable;
   if (need.gpus <= 0)
     return suitable;
-  const std::vector<PoolGpu>& gpus = pool.hosts()[host].gpus;
+  const PoolGpus& gpus = pool.hosts()[host].gpus;
   for (const int g : int_indices_of(gpus)) {
     const bool has_memory = gpus[g].memory_bytes - gpus[g].memory_others >= need.memory_bytes;
     const bool has_units = kWholeGpu - gpus[g].leased_units >= units_of(need);
@@ -76,7 +75,7 @@ void reserve(const DevicePool& pool, const Claim& claim, Reserved& reserved) {
 
 bool has_free_gpu(const DevicePool& pool, const Reserved& reserved) {
   for (const int h : int_indices_of(pool.hosts())) {
-    const std::vector<PoolGpu>& gpus = pool.hosts()[h].gpus;
+    const PoolGpus& gpus = pool.hosts()[h].gpus;
     for (const int g : int_indices_of(gpus)) {
       if (gpus[g].units_left > gpus[g].leased_units && !is_reserved(reserved, h, g))
         return true;

@@ -10,7 +10,6 @@
 #include <numeric>
 #include <optional>
 #include <ranges>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -457,7 +456,7 @@ Ints DevicePool::bind(const Allocation& where) const {
   if (numa_binding_ == NumaBinding::exclusive)
     return where.own_cpus;
   const std::vector<PoolCpu> all = cpus_by_node(inventory_.hosts[where.host]);
-  std::set<int> nodes;
+  IntSet nodes;
   for (const int gpu : where.gpus)
     nodes.insert(hosts_[where.host].gpus[gpu].numa_node.value_or(-1));
   for (const PoolCpu& cpu : all) {

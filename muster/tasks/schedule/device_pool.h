@@ -49,6 +49,8 @@ struct PoolGpu {
   std::string leased_by{};   // description of these jobs
 };
 
+using PoolGpus = std::vector<PoolGpu>;
+
 struct PoolCpu {
   int cpu = 0;  // the kernel's number
   int numa_node = 0;
@@ -61,7 +63,7 @@ struct PoolHost {
   int slots_left = std::numeric_limits<int>::max();  // tasks that may still start
   bool set_aside = false;                            // place nothing more there
   std::vector<PoolCpu> free_cpus{};                  // not counted for any task; empty: unknown
-  std::vector<PoolGpu> gpus{};
+  PoolGpus gpus{};
 
   // The index of the GPU with this UUID; nothing: unknown UUID.
   std::optional<int> find_gpu(const std::string& uuid) const;

@@ -13,7 +13,7 @@ namespace muster {
 
 // The needs of a task, and the GPUs that it may have.
 struct TaskWish {
-  std::vector<TaskNeed> needs{};  // alternatives
+  TaskNeeds needs{};  // alternatives
   AllowedGpus allowed{};
 };
 

@@ -41,7 +41,7 @@ AllowedGpus allowed_by(const DevicePool& pool, const Task& task) {
 }
 
 // The GPUs of the alternative that has most.
-int most_gpus(const std::vector<TaskNeed>& needs) {
+int most_gpus(const TaskNeeds& needs) {
   int most = 0;
   for (const TaskNeed& need : needs)
     most = std::max(most, gpus_of(need));
@@ -152,7 +152,7 @@ void TaskSchedule::measure_critical_paths() {
 
 // The pool is asked once for each kind, however many tasks it has.
 void TaskSchedule::make_kinds() {
-  std::map<std::pair<std::string, std::vector<TaskNeed>>, size_t> known;
+  std::map<std::pair<std::string, TaskNeeds>, size_t> known;
   for (const size_t i : indices_of(tasks_)) {
     const Task& task = tasks_[i];
     const auto [place, is_new] = known.try_emplace({task.on, task.needs}, kinds_.size());
@@ -169,7 +169,7 @@ void TaskSchedule::make_kinds() {
 
 // Throws: unavailable naming the task when the pool could meet none of the kind's needs.
 void TaskSchedule::check_possible(const Kind& kind, const Task& task) const {
-  const std::vector<TaskNeed>& needs = kind.wish.needs;
+  const TaskNeeds& needs = kind.wish.needs;
   const bool possible = any_of(
       needs, [&](const TaskNeed& need) { return pool_.could_meet(need, kind.wish.allowed); });
   if (possible)
@@ -264,7 +264,7 @@ bool TaskSchedule::has_slot() const {
 // Finds where the task could start now, by the first of its alternatives that is available beside
 // what is reserved for others.
 std::optional<TaskStart> TaskSchedule::place(const Kind& kind, size_t task) const {
-  const std::vector<TaskNeed>& needs = kind.wish.needs;
+  const TaskNeeds& needs = kind.wish.needs;
   for (const size_t i : indices_of(needs)) {
     if (auto where = pool_.find(needs[i], kind.wish.allowed, reservations_.reserved()))
       return TaskStart{.task = task, .alternative = i, .where = std::move(*where)};
@@ -274,8 +274,8 @@ std::optional<TaskStart> TaskSchedule::place(const Kind& kind, size_t task) cons
 
 // The head may be gone after its turn, and its kind's next task may come right behind it: the pass
 // goes on with whatever follows its key.
-std::vector<TaskStart> TaskSchedule::start(double now) {
-  std::vector<TaskStart> starts;
+TaskStarts TaskSchedule::start(double now) {
+  TaskStarts starts;
   if (draining_)
     return starts;
   wake(now);

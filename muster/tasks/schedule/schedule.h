@@ -49,6 +49,8 @@ struct TaskStart {
   Allocation where{};
 };
 
+using TaskStarts = std::vector<TaskStart>;
+
 // The sequel of a failed start.
 struct TaskRetry {
   std::optional<double> at{};  // time of the next start; nothing: the task has failed
@@ -74,7 +76,7 @@ class TaskSchedule {
   TaskSchedule(const Tasks& tasks, DevicePool pool, ScheduleOptions options = {});
 
   // The tasks to start now; they count as running from here on.
-  std::vector<TaskStart> start(double now);
+  TaskStarts start(double now);
 
   // Frees the task's devices. Call it before `done`, `failed`, `stopped` or `again`.
   void release(size_t task);

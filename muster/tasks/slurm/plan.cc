@@ -4,7 +4,6 @@
 // are after the same element.
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -148,7 +147,7 @@ class SlurmPlanner {
 
   // The elements that a task is after; of an array all of which it is after, the array.
   After after_of(size_t task) const {
-    std::map<size_t, std::set<int>> elements;
+    std::map<size_t, IntSet> elements;
     for (const size_t other : after_[task])
       elements[places_[other].array].insert(places_[other].index);
     After after;

@@ -29,7 +29,7 @@ constexpr size_t kMaxNamesCompared = 100'000;  // for the nearest one, in an err
 // Resolves the entries of all templates.
 class AfterResolver {
  public:
-  AfterResolver(const std::vector<TaskTemplate>& templates,
+  AfterResolver(const TaskTemplates& templates,
                 const Indices& begins,
                 Tasks& tasks,
                 SpecProblems& problems)
@@ -226,7 +226,7 @@ class AfterResolver {
                   cat("expected no cycle in after, got ", join(names, " → ")));
   }
 
-  const std::vector<TaskTemplate>& templates_;
+  const TaskTemplates& templates_;
   const Indices& begins_;
   Tasks& tasks_;
   SpecProblems& problems_;
@@ -239,7 +239,7 @@ class AfterResolver {
 
 }  // namespace
 
-void resolve_after(const std::vector<TaskTemplate>& templates,
+void resolve_after(const TaskTemplates& templates,
                    const Indices& begins,
                    Tasks& tasks,
                    SpecProblems& problems) {

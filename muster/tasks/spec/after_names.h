@@ -13,7 +13,7 @@ namespace muster {
 
 // Fills in `after` of `tasks`, of which those from begins[i] to begins[i + 1] came of templates[i].
 // Names are unique. Problems: an entry that means no task, a cycle.
-void resolve_after(const std::vector<TaskTemplate>& templates,
+void resolve_after(const TaskTemplates& templates,
                    const Indices& begins,
                    Tasks& tasks,
                    SpecProblems& problems);

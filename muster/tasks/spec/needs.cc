@@ -118,11 +118,9 @@ class NeedReader {
 }  // namespace
 
 // One table may stand without a list.
-std::vector<TaskNeed> read_alternatives(const toml::node& value,
-                                        int ranks,
-                                        const SpecValues& values) {
+TaskNeeds read_alternatives(const toml::node& value, int ranks, const SpecValues& values) {
   const NeedReader reader(ranks, values);
-  std::vector<TaskNeed> needs;
+  TaskNeeds needs;
   const auto add = [&](const toml::node& one) {
     const toml::table* const table = one.as_table();
     if (table == nullptr)

@@ -37,7 +37,7 @@ void check_spec_text(const std::string& text, SpecProblems& problems) {
 }
 
 // Tasks that are too many to hold are found before the first is made.
-void check_sizes(const std::vector<TaskTemplate>& templates, SpecProblems& problems) {
+void check_sizes(const TaskTemplates& templates, SpecProblems& problems) {
   size_t num_tasks = 0;
   size_t bytes = 0;
   for (const TaskTemplate& source : templates) {
@@ -128,14 +128,14 @@ void warn_of_unused(const TaskTemplate& made_from, const std::string& source, St
 }  // namespace
 
 // The CPUs are only for machines without GPUs: busy GPUs are waited for.
-std::vector<TaskNeed> default_needs(int ranks) {
+TaskNeeds default_needs(int ranks) {
   return {{.gpus = 1.0 * ranks}, {.cpus = ranks, .without_gpus = true}};
 }
 
 Tasks tasks_of_text(const std::string& text, const std::string& source, Strings* warnings) {
   SpecProblems problems(text, source);
   check_spec_text(text, problems);
-  const std::vector<TaskTemplate> templates = read_spec_tables(text, problems);
+  const TaskTemplates templates = read_spec_tables(text, problems);
   problems.throw_if_any();
   check_sizes(templates, problems);
   Tasks tasks;

@@ -22,7 +22,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/tasks/task.h"
@@ -42,6 +41,6 @@ Tasks tasks_of_text(const std::string& text,
                     Strings* warnings = nullptr);
 
 // The needs of a task without `needs`.
-std::vector<TaskNeed> default_needs(int ranks);
+TaskNeeds default_needs(int ranks);
 
 }  // namespace muster

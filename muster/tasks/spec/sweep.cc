@@ -9,7 +9,6 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "muster/base/caret.h"
 #include "muster/base/contains.h"
@@ -72,7 +71,7 @@ Strings values_of_piece(const std::string& piece, const std::string& text, size_
 }
 
 // "lr=0.1,0.01" as a parameter that none of the others is.
-TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParameter>& others) {
+TaskParameter parse_sweep(const std::string& text, const TaskParameters& others) {
   const size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
   if (!is_parameter_name(name))
@@ -93,9 +92,7 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
 }
 
 // A text of the command line with its placeholders known. Errors repeat it behind `flag`.
-TaskText filled_text(std::string_view flag,
-                     const std::string& text,
-                     const std::vector<TaskParameter>& each) {
+TaskText filled_text(std::string_view flag, const std::string& text, const TaskParameters& each) {
   try {
     return {text, parameter_names(each)};
   } catch (const TaskTextError& error) {
@@ -104,7 +101,7 @@ TaskText filled_text(std::string_view flag,
 }
 
 // "lr=0.1,seed=1" as a name that a file can have, with room for a number behind it.
-std::string sweep_name(const std::vector<TaskParameter>& each, const StringViews& values) {
+std::string sweep_name(const TaskParameters& each, const StringViews& values) {
   constexpr size_t kRoomForNumber = 12;  // bytes
   std::string name;
   for (const size_t i : indices_of(each))
@@ -114,7 +111,7 @@ std::string sweep_name(const std::vector<TaskParameter>& each, const StringViews
 }
 
 // Names the tasks in their order. Names that have become the same are told apart by "~2", "~3" …
-void name_tasks(const std::vector<TaskParameter>& each, Tasks& tasks) {
+void name_tasks(const TaskParameters& each, Tasks& tasks) {
   std::unordered_map<std::string, int> taken;  // by name: the last number tried behind it
   size_t at = 0;
   for_each_combination(each, [&](const StringViews& values) {

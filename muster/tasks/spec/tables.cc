@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -371,13 +372,13 @@ const toml::table& find_defaults(const toml::table& document, const SpecValues& 
 }  // namespace
 
 // Tables that are not of this shape are told, and the others are read all the same.
-std::vector<TaskTemplate> read_spec_tables(const std::string& text, SpecProblems& problems) {
+TaskTemplates read_spec_tables(const std::string& text, SpecProblems& problems) {
   const toml::table document = parse_spec(text, problems);
   const SpecValues values(problems);
   values.check_keys(document, "the file", {"task", "defaults"});
   const toml::table& defaults = find_defaults(document, values);
   const toml::node* const tasks = document.get("task");
-  std::vector<TaskTemplate> templates;
+  TaskTemplates templates;
   if (tasks == nullptr) {
     problems.add({1, 1}, "expected [[task]] entries, got none");
     return templates;

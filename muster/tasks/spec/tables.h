@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/spec/template.h"
@@ -12,6 +11,6 @@ namespace muster {
 // One template a [[task]], with [defaults] put in; at least one. Problems go into `problems`, and
 // what has some is not to be used. Throws: invalid_argument when it is no TOML, or there are too
 // many problems.
-std::vector<TaskTemplate> read_spec_tables(const std::string& text, SpecProblems& problems);
+TaskTemplates read_spec_tables(const std::string& text, SpecProblems& problems);
 
 }  // namespace muster

@@ -28,7 +28,7 @@ Task task_with(const TaskTemplate& source, const StringViews& values) {
 
 }  // namespace
 
-StringViews parameter_names(const std::vector<TaskParameter>& each) {
+StringViews parameter_names(const TaskParameters& each) {
   return mapped(each,
                 [](const TaskParameter& parameter) { return std::string_view(parameter.name); });
 }
@@ -52,7 +52,7 @@ Strings unused_parameters(const TaskTemplate& source) {
 }
 
 // The product may be too large for any number: it is not reckoned beyond the limit.
-size_t num_combinations(const std::vector<TaskParameter>& each) {
+size_t num_combinations(const TaskParameters& each) {
   size_t count = 1;
   for (const TaskParameter& parameter : each) {
     if (parameter.values.size() > kMaxTasks / count)

@@ -23,6 +23,8 @@ struct TaskParameter {
   Strings values{};  // never empty
 };
 
+using TaskParameters = std::vector<TaskParameter>;
+
 // An entry of `after`, before it is known which tasks it means.
 struct AfterEntry {
   std::string written{};
@@ -41,13 +43,15 @@ struct TaskTemplate {
   std::vector<std::pair<std::string, TaskText>> environment{};
   TaskText directory{};
   std::vector<AfterEntry> after{};
-  std::vector<TaskParameter> each{};
+  TaskParameters each{};
 };
 
-StringViews parameter_names(const std::vector<TaskParameter>& each);
+using TaskTemplates = std::vector<TaskTemplate>;
+
+StringViews parameter_names(const TaskParameters& each);
 
 // How many tasks there will be; kMaxTasks + 1 for more than kMaxTasks.
-size_t num_combinations(const std::vector<TaskParameter>& each);
+size_t num_combinations(const TaskParameters& each);
 
 // About how many bytes the template's tasks will have, at most.
 size_t text_bytes(const TaskTemplate& source);
@@ -58,7 +62,7 @@ Strings unused_parameters(const TaskTemplate& source);
 
 // Calls `use(values)` for every combination in order, the last parameter's value changing fastest.
 template <class Use>
-void for_each_combination(const std::vector<TaskParameter>& each, const Use& use);
+void for_each_combination(const TaskParameters& each, const Use& use);
 
 // Appends the template's tasks, without `after`. Their number was checked before.
 void expand_template(const TaskTemplate& source, Tasks& tasks);
@@ -66,7 +70,7 @@ void expand_template(const TaskTemplate& source, Tasks& tasks);
 }  // namespace muster
 
 template <class Use>
-void muster::for_each_combination(const std::vector<TaskParameter>& each, const Use& use) {
+void muster::for_each_combination(const TaskParameters& each, const Use& use) {
   Indices digits(each.size(), 0);
   StringViews values;
   values.reserve(each.size());
