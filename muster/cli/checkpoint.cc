@@ -92,7 +92,7 @@ void show_one(const CheckpointFlags& flags) {
   const std::string& path = flags.paths.at(0);
   expect_there(path);
   const CheckpointView view = read_files([&] { return view_checkpoint(path); });
-  std::vector<TensorSet> wanted = tensor_sets(view);
+  auto wanted = tensor_sets(view);
   if (!flags.file.empty())
     wanted = {chosen_set(view, flags.file)};
   const std::string text = read_files([&] {

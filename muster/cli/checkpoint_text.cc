@@ -135,9 +135,9 @@ std::string tensors_text(const ShownTensors& shown) {
                     format_bytes(tensor_bytes(tensor.kind))});
   }
   const size_t files = shown.set.files.size();
-  const std::string of = cat("tensor of ",
-                             shown_text(shown.set.name, kShownName),
-                             files > 1 ? cat(" (", files, " files)") : std::string());
+  const auto of = cat("tensor of ",
+                      shown_text(shown.set.name, kShownName),
+                      files > 1 ? cat(" (", files, " files)") : std::string());
   return format_table({{of}, {"type"}, {"shape"}, {"size", true}}, rows);
 }
 

@@ -259,7 +259,7 @@ void check_one_host(const RunFlags& flags, bool several) {
 std::optional<int> node_rank_of(const RunFlags& flags, const ClusterOptions& options) {
   if (flags.node_rank)
     return flags.node_rank;
-  const std::optional<int> found = node_rank_of_environment();
+  const auto found = node_rank_of_environment();
   if (!found && options.backend == "static")
     return 0;
   return found;
@@ -280,7 +280,7 @@ void set_meeting(const RunFlags& flags, ClusterOptions& options) {
 // together.
 HostSpecs in_network_order(const HostSpecs& hosts, const RunFlags& flags) {
   const auto names = mapped(hosts, [](const HostSpec& host) { return without_user(host.name); });
-  std::optional<int64_t> ranks = parse_int(flags.nproc_per_node);
+  auto ranks = parse_int(flags.nproc_per_node);
   if (hosts.front().nproc)
     ranks = *hosts.front().nproc;
   const bool are_alike =

@@ -85,7 +85,7 @@ class ConfigReader {
     if (option != nullptr)
       return *option;
     const auto at = key.source().begin;
-    const std::string shown = in_quotes(key.str().substr(0, kMaxShownKey));
+    const auto shown = in_quotes(key.str().substr(0, kMaxShownKey));
     if (value.is_table() || value.is_array_of_tables())
       fail(at, "the keys at the top of the file, in no table but [env]", cat("the table ", shown));
     fail(at,
@@ -97,7 +97,7 @@ class ConfigReader {
   // out.
   void take(const toml::key& key, const toml::node& value) {
     const auto at = key.source().begin;
-    std::string flag = cat("--", key.str());
+    auto flag = cat("--", key.str());
     std::ranges::replace(flag, '_', '-');
     const CLI::Option& option = option_of(key, flag, value);
     if (!given_.insert(&option).second)

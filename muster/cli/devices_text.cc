@@ -216,11 +216,11 @@ std::string c2c_text(const Host& host) {
 
 // Slots are muster's own; cores, sockets and NUMA nodes are the machine's, as far as it tells them.
 std::string cpu_text(const Host& host) {
-  std::string text = cat("CPU: ",
-                         plural(host.num_cores, "core"),
-                         ", ",
-                         plural(host.cpu_slots, "slot"),
-                         " (ranks started where no GPU is used; MUSTER_CPU_SLOTS changes it)\n");
+  auto text = cat("CPU: ",
+                  plural(host.num_cores, "core"),
+                  ", ",
+                  plural(host.cpu_slots, "slot"),
+                  " (ranks started where no GPU is used; MUSTER_CPU_SLOTS changes it)\n");
   if (host.cores.empty())
     return text;
   IntSet sockets;
@@ -255,7 +255,7 @@ std::string driver_text(const Host& host) {
 
 // A host without a GPU says why.
 std::string host_text(const Host& host, const DevicesTextOptions& options) {
-  std::string text = cat("host ", printable(host.name), driver_text(host), "\n");
+  auto text = cat("host ", printable(host.name), driver_text(host), "\n");
   if (host.gpus.empty()) {
     text += cat("no GPU: ", printable(or_dash(host.gpu_note)), "\n");
   } else {

@@ -26,7 +26,7 @@ CheckResult no_gpus() {
 Strings nvidia_hardware(const std::string& root) {
   const std::string folder = root + "/sys/bus/pci/devices";
   return filtered(names_in(folder), [&](const std::string& name) {
-    const std::string device = cat(folder, "/", name);
+    const auto device = cat(folder, "/", name);
     return trim(try_read_file(device + "/vendor").value_or("")) == "0x10de" &&
            try_read_file(device + "/class").value_or("").starts_with("0x03");
   });
@@ -193,7 +193,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
             "the links between the GPUs are not known",
             "see `nvidia-smi topo -m` and `nvidia-smi topo -p2p r`"};
   }
-  const std::string text = cat("links: ", join(kinds, ", "));
+  const auto text = cat("links: ", join(kinds, ", "));
   if (pci_only && iommu_translates(facts.root)) {
     return {
         CheckStatus::warn,
@@ -236,8 +236,7 @@ CheckResult check_visible_devices(const DoctorFacts& facts) {
   append_mapped(names, visible.mig, [&](const VisibleMig& mig) {
     return facts.host.gpus.at(mig.gpu).mig.at(mig.instance).uuid.value;
   });
-  const std::string text =
-      cat("'", found->second, "' shows ", text_or(join(names, ", "), "no GPU"));
+  const auto text = cat("'", found->second, "' shows ", text_or(join(names, ", "), "no GPU"));
   if (!visible.remark.empty()) {
     return {CheckStatus::warn,
             cat(text, "; ", visible.remark),

@@ -51,7 +51,7 @@ std::map<int, Process> own_processes(const DoctorFacts& facts) {
   std::map<int, Process> processes;
   for (const std::string& name : names_in(facts.root + "/proc")) {
     const auto pid = parse_int(name);
-    const std::string folder = cat(facts.root, "/proc/", name);
+    const auto folder = cat(facts.root, "/proc/", name);
     struct stat info{};
     if (!pid || ::stat(folder.c_str(), &info) != 0 || info.st_uid != facts.user)
       continue;
@@ -72,7 +72,7 @@ std::map<int, Process> own_processes(const DoctorFacts& facts) {
 bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
   static const StringSet kInits = {
       "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan"};
-  const std::string folder = cat(facts.root, "/proc/", pid);
+  const auto folder = cat(facts.root, "/proc/", pid);
   const std::string name(trim(try_read_file(folder + "/comm").value_or("")));
   if (kInits.contains(name))
     return true;

@@ -101,7 +101,7 @@ CheckResult check_shared_memory(const DoctorFacts& facts) {
     return {CheckStatus::fail, "none", "mount -t tmpfs tmpfs /dev/shm"};
   if (!facts.shm_writable)
     return {CheckStatus::fail, "this user cannot write there", "chmod 1777 /dev/shm (as root)"};
-  const std::string text =
+  const auto text =
       cat(format_bytes(facts.shm_free_bytes), " free of ", format_bytes(*facts.shm_total_bytes));
   // A group of ranks over shared memory could not even begin.
   if (facts.shm_free_bytes < 16 * kMiB)

@@ -60,7 +60,7 @@ CheckResult check_master_route(const DoctorFacts& facts) {
   if (!facts.master_error.empty()) {
     return {CheckStatus::fail, facts.master_error, "correct the name, or see `ip route`"};
   }
-  std::string text = cat("to ", facts.master, " from ", facts.master_address);
+  auto text = cat("to ", facts.master, " from ", facts.master_address);
   if (!facts.master_interface.empty())
     text += cat(" (", facts.master_interface, ")");
   // On the master itself loopback is right.

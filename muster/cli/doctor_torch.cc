@@ -16,7 +16,7 @@ namespace {
 std::string version_in_header(const std::string& text) {
   Strings numbers;
   for (const char* part : {"MAJOR ", "MINOR ", "PATCH "}) {
-    const std::string name = cat("#define TORCH_VERSION_", part);
+    const auto name = cat("#define TORCH_VERSION_", part);
     const size_t at = text.find(name);
     if (at == npos)
       return "";
@@ -89,7 +89,7 @@ bool is_supported(const std::string& version) {
 
 // Other versions may run the launcher, which does not need LibTorch.
 CheckResult judge_torch(const std::string& version, const std::string& where) {
-  const std::string text = cat(version, " (", where, ")");
+  const auto text = cat(version, " (", where, ")");
   if (is_supported(version))
     return {CheckStatus::ok, text};
   return {CheckStatus::warn,

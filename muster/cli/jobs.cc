@@ -127,7 +127,7 @@ int stop_jobs(const StopOptions& options) {
       end = cat(
           "still runs after ", options.patience, "; muster stop --kill ", jobs[i].pid, " ends it");
     }
-    const std::string line = cat("job ", jobs[i].id, " (pid ", jobs[i].pid, ") ", end);
+    const auto line = cat("job ", jobs[i].id, " (pid ", jobs[i].pid, ") ", end);
     write_all(STDOUT_FILENO, printable(line) + "\n");
   }
   return all_ended ? 0 : 1;

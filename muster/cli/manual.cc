@@ -57,7 +57,7 @@ std::string page_name(const CommandHelp& command) {
 std::string flag_text(const FlagHelp& flag) {
   const auto names =
       mapped(flag.names, [](const std::string& name) { return "\\fB" + plain(name) + "\\fR"; });
-  std::string text = cat(".TP\n", join(names, ", "));
+  auto text = cat(".TP\n", join(names, ", "));
   if (!flag.value.empty())
     text += " \\fI" + plain(flag.value) + "\\fR";
   text += "\n" + lines_of(flag.text);
@@ -80,19 +80,19 @@ std::string section(const char* title,
 }
 
 std::string manual_page(const CommandHelp& command) {
-  std::string page = cat(".TH ",
-                         page_name(command),
-                         " 1 \"\" \"muster ",
-                         version(),
-                         "\"\n.SH NAME\n",
-                         plain(page_name(command)),
-                         " \\- ",
-                         plain(command.text),
-                         "\n.SH SYNOPSIS\n.B ",
-                         plain(join(command.path, " ")),
-                         "\n",
-                         command.flags.empty() ? "" : "[FLAGS]",
-                         command.commands.empty() ? "" : " COMMAND");
+  auto page = cat(".TH ",
+                  page_name(command),
+                  " 1 \"\" \"muster ",
+                  version(),
+                  "\"\n.SH NAME\n",
+                  plain(page_name(command)),
+                  " \\- ",
+                  plain(command.text),
+                  "\n.SH SYNOPSIS\n.B ",
+                  plain(join(command.path, " ")),
+                  "\n",
+                  command.flags.empty() ? "" : "[FLAGS]",
+                  command.commands.empty() ? "" : " COMMAND");
   for (const FlagHelp& argument : command.arguments)
     page += " " + plain(argument.names.at(0));
   page += "\n";

@@ -78,17 +78,17 @@ std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_
 std::string model_table(const ModelSizes& model,
                         const std::vector<WayMemory>& ways,
                         int64_t device_bytes) {
-  std::string text = cat("\nmodel: ",
-                         num_parameters(model),
-                         " parameters, ",
-                         model.bf16 ? "bf16" : "fp32",
-                         ", AdamW, ",
-                         model.batch,
-                         " × ",
-                         model.context,
-                         " tokens a step of each data-parallel rank; a device has ",
-                         format_bytes(device_bytes),
-                         "\n");
+  auto text = cat("\nmodel: ",
+                  num_parameters(model),
+                  " parameters, ",
+                  model.bf16 ? "bf16" : "fp32",
+                  ", AdamW, ",
+                  model.batch,
+                  " × ",
+                  model.context,
+                  " tokens a step of each data-parallel rank; a device has ",
+                  format_bytes(device_bytes),
+                  "\n");
   TableRows rows;
   for (const WayMemory& way : ways) {
     if (!way.obstacle.empty()) {
@@ -211,13 +211,13 @@ std::function<std::string(const Inventory&, const Plan&)> to_about_model(
   const int64_t given = flags.device_memory.empty() ? 0 : device_memory(flags.device_memory);
   return [model, given, json](const Inventory& inventory, const Plan& plan) {
     // The plan's own GPUs count unless a size was given.
-    const std::optional<uint64_t> found = smallest_memory(inventory, plan);
+    const auto found = smallest_memory(inventory, plan);
     if (given == 0 && !found)
       throw invalid_argument(
           "--model: expected a GPU in the plan whose memory is known, got none; add "
           "--device-memory 80GiB");
     const int64_t bytes = given > 0 ? given : static_cast<int64_t>(*found);
-    const std::vector<WayMemory> ways = ways_of(model, plan, bytes);
+    const auto ways = ways_of(model, plan, bytes);
     return json ? model_json(model, ways, bytes) : model_table(model, ways, bytes);
   };
 }

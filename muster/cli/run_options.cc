@@ -196,7 +196,7 @@ void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& option
 // Sets how many ranks there are, and on which kind of device. Without a number there is one rank
 // for each device.
 void set_num_ranks(const std::string& nproc, Request& request) {
-  const std::string expected = cat("a number from 1 to ", kMostRanksOfHost, ", auto, cpu or gpu");
+  const auto expected = cat("a number from 1 to ", kMostRanksOfHost, ", auto, cpu or gpu");
   request.cpu_only = nproc == "cpu";
   request.gpu_only = nproc == "gpu";
   const bool is_auto = nproc.empty() || nproc == "auto";

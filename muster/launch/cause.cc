@@ -186,7 +186,7 @@ std::string doubt_about(const RankExits& exits, const RankExit& first) {
     return "";
   const auto others = mapped(cause.others, [&](const size_t i) { return failures[i]->rank; });
   const Ints ended = ended_by_muster(exits);
-  std::string doubt =
+  auto doubt =
       cat("not certain: ", rank_list(others), " ended alike in the same moment, and said no more");
   if (!ended.empty())
     doubt += cat("; or they lost ", rank_list(ended), ", which muster ended then");

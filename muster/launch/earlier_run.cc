@@ -171,7 +171,7 @@ void move_earlier_logs(const std::string& log_dir) {
 }
 
 void remove_earlier_parts(const std::string& run_dir) {
-  const std::string folder = cat(run_dir, "/", kPlanParts);
+  const auto folder = cat(run_dir, "/", kPlanParts);
   for (const fs::path& part : paths_in(fs::path(folder))) {
     if (part.filename().string().starts_with(kPlanPart))
       ::unlink(part.c_str());

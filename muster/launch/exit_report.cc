@@ -362,7 +362,7 @@ std::string describe_end(const RankExit& exit) {
     return cat("ended by muster (", signal_name(exit.signal), ")");
   if (exit.signal != 0)
     return cat("killed by ", signal_name(exit.signal), " (", signal_hint(exit.signal), ")");
-  const std::string code = cat("exit code ", exit.exit_code);
+  const auto code = cat("exit code ", exit.exit_code);
   if (exit.sent_signal == 0)
     return code;
   return cat(code, " after muster's ", signal_name(exit.sent_signal));

@@ -184,7 +184,7 @@ std::string meaning_of_port_in_use(const RankExit& exit) {
                port,
                " already: rank 0 may, once; that muster holds the port is not in PyTorch's way");
   const std::string number = exit.master_port == 0 ? "" : cat(" ", exit.master_port);
-  const std::string hold =
+  const auto hold =
       cat("muster holds MASTER_PORT",
           number,
           " for rank 0, which may listen there, once, with SO_REUSEADDR as PyTorch does");

@@ -103,7 +103,7 @@ void keep_earlier_trace(const std::string& work_dir) {
     if (const auto trace = merge_earlier_trace(work_dir))
       log_info("trace of an earlier launch here, which was killed: ", trace_text(*trace));
   } catch (const std::exception& error) {
-    const std::string aside = cat(work_dir, "/trace.", make_uuid());
+    const auto aside = cat(work_dir, "/trace.", make_uuid());
     log_error(error.what(), "; the events of an earlier launch are moved to '", aside, "'");
     std::error_code failed;
     std::filesystem::rename(work_dir + "/trace", aside, failed);

@@ -43,7 +43,7 @@ Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
   const auto is_it = [&](const Gpu& gpu) {
     return gpu.has(device.uuid);
   };
-  const std::string uuid = printable(device.uuid.value);
+  const auto uuid = printable(device.uuid.value);
   const Gpu* const gpu = element_where(host.gpus, is_it);
   if (gpu == nullptr)
     return {cat("a GPU of host ", host.name), uuid};

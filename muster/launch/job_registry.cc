@@ -153,7 +153,7 @@ JobRegistration::JobRegistration(JobNote note, const std::string& folder) {
   try {
     folder_ = open_folder_above(folder, true);
     const Fd made = open_runtime_folder(registry_folder(folder), true);
-    const std::string name = cat(registry_folder(folder), "/", note.pid, "-", note.started_ticks);
+    const auto name = cat(registry_folder(folder), "/", note.pid, "-", note.started_ticks);
     path_ = name + ".json";
     file_ = make_note(name + ".new", path_, note);
   } catch (const Error& error) {

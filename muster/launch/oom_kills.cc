@@ -25,10 +25,10 @@ void OomKills::explain(RankExits& exits) const {
   const int64_t kills = count_().value_or(0) - *before_;
   if (kills < unexplained)
     return;
-  std::string cause = cat("killed by SIGKILL: out of memory (the kernel ended ",
-                          kills,
-                          word_for(kills, " process", " processes"),
-                          " of this control group meanwhile");
+  auto cause = cat("killed by SIGKILL: out of memory (the kernel ended ",
+                   kills,
+                   word_for(kills, " process", " processes"),
+                   " of this control group meanwhile");
   if (const auto limit = group_memory_limit())
     cause += cat(", whose limit is ", format_bytes(*limit));
   cause += ")";

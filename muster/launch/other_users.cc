@@ -38,7 +38,7 @@ std::optional<std::string> describe_other(const GpuProcess& process) {
   } else if (info.st_uid == ::geteuid()) {
     return std::nullopt;
   } else {
-    const std::string command = printable(process_status(process.pid).command);
+    const auto command = printable(process_status(process.pid).command);
     who = cat(text_or(command, "?"), ", ", user_name(info.st_uid));  // "?": it has just ended
   }
   if (process.used_memory_bytes > 0)

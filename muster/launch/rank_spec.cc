@@ -88,7 +88,7 @@ std::vector<RankProgram> programs_in_order(const LaunchOptions& options,
 std::vector<RankProgram> rank_programs(const LaunchOptions& options,
                                        const JobFacts& job,
                                        size_t world_size) {
-  std::vector<RankProgram> all = programs_in_order(options, job, world_size);
+  auto all = programs_in_order(options, job, world_size);
   std::map<std::string, int> ranks_of_role;
   for (RankProgram& rank : all)
     rank.role_rank = ranks_of_role[rank.role]++;
@@ -244,12 +244,12 @@ RankSpecs make_rank_specs(const Plan& plan,
   const RankRange here =
       plan.simulated ? RankRange{0, plan.ranks.size()} : ranks_on_host(plan, job.host_index);
   const int num_ranks = world_size(plan);
-  const std::vector<RankProgram> programs = rank_programs(options, job, num_ranks);
+  const auto programs = rank_programs(options, job, num_ranks);
   RankSpecs specs;
   for (size_t i = here.first; i < here.first + here.count; ++i) {
     const RankPlan& rank = plan.ranks[i];
     const RankProgram& program = programs.at(rank.rank);
-    const std::string files = cat(job.log_dir, "/", attempt, "/", rank.rank);
+    const auto files = cat(job.log_dir, "/", attempt, "/", rank.rank);
     RankSpec spec{.rank = rank.rank,
                   .local_rank = rank.local_rank,
                   .attempt = attempt,

@@ -118,7 +118,7 @@ MeasuredScores read_score_cache(const std::string& path) {
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error))
     return scores;
-  const std::string what = cat("scores ", path);
+  const auto what = cat("scores ", path);
   const nlohmann::json json = parse_strict_json(read_small_file(path), what);
   JsonObject document(json, what, "");
   check_schema(document, kScoresSchema);

@@ -60,7 +60,7 @@ void Successors::on_exit(const ChildExit& exit) {
 void Successors::give_up(int slot) {
   if (processes_.is_ending())
     return;
-  const std::string why = cat("rank ", starts_.rank_in(slot), " had ended already");
+  const auto why = cat("rank ", starts_.rank_in(slot), " had ended already");
   log_warning("not replaced in place: ", why);
   for (const pid_t pid : std::exchange(replaced_, {}))
     followed_.erase(pid);

@@ -52,7 +52,7 @@ std::optional<TcpEntry> entry_of(const std::string& line, bool is_ipv6) {
 
 // Other users' descriptors are hidden from all but root.
 bool has_socket(int pid, uint64_t inode) {
-  const std::string wanted = cat("socket:[", inode, "]");
+  const auto wanted = cat("socket:[", inode, "]");
   return any_of(paths_in(cat("/proc/", pid, "/fd")), [&](const auto& fd) {
     std::error_code gone;
     return std::filesystem::read_symlink(fd, gone) == wanted;

@@ -29,7 +29,7 @@ std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
 // store would grow with each epoch.
 std::string first_to_end(const ProcessGroup& group, const StreamEnd& end) {
   const std::string where = end.of_steps ? "steps" : cat(end.epoch);
-  const std::string key = cat("stream_end/", end.stream, "/", end.places, "/", where);
+  const auto key = cat("stream_end/", end.stream, "/", end.places, "/", where);
   const std::string come = key + "/come";
   const auto& store = group.store();
   std::string first = store->compareSet(key, std::string(), cat(end.batches));
@@ -119,7 +119,7 @@ std::function<void(const StreamEnd&)> check_of_stream_ends(ProcessGroup group) {
 
 SamplerCheck check_of_mesh_samplers(ProcessGroup all, int64_t replicas) {
   return [all = std::move(all), replicas](const SamplerIdentity& identity) mutable {
-    std::vector<SamplerIdentity> by_rank = gather_identities(all, identity);
+    auto by_rank = gather_identities(all, identity);
     // Each rank has its place in its own group. The places of the job take their part, since they
     // are what is not compared.
     for (size_t rank = 0; rank < by_rank.size(); ++rank) {

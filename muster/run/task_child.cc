@@ -235,7 +235,7 @@ std::string run_task_child(const TaskChild& child, const SharedStop& stop) {
     if (auto bytes = result_of(answer))
       return std::move(*bytes);
   }
-  const std::string who = cat(" (process ", process.pid, " on ", order.place, ")");
+  const auto who = cat(" (process ", process.pid, " on ", order.place, ")");
   if (has_exited && answer.starts_with(kFailure)) {
     // A launcher's text names the rank that failed, and its process.
     throw Error(ErrorCode::peer_failed, answer.substr(1), is_launcher ? "" : who);

@@ -121,7 +121,7 @@ TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
   if (wanted.empty() && usable_.gpus.empty() && usable_.sick.empty())
     return on_cpu(task, "no visible GPU");
   std::string problem;
-  const std::vector<UsableGpu> found = gpus_for(task, problem);
+  const auto found = gpus_for(task, problem);
   return found.empty() ? without_gpu(task, problem) : on_gpus(task, found);
 }
 

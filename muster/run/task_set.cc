@@ -98,7 +98,7 @@ TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
 
 // Everything that is wrong with a task is found here, before any task runs.
 void TaskSet::add_entry(detail::TaskEntry entry) {
-  const std::string who = cat("task '", printable(entry.name), "': ");
+  const auto who = cat("task '", printable(entry.name), "': ");
   if (entry.name.empty())
     throw invalid_argument("task: expected a name, got an empty one");
   if (has_run_)
@@ -217,7 +217,7 @@ void TaskSet::throw_failures() const {
   Strings failed;
   Strings not_started;
   for (const TaskOutcome& outcome : outcomes_) {
-    const std::string name = printable(outcome.name);
+    const auto name = printable(outcome.name);
     if (outcome.state == TaskOutcome::State::not_started)
       not_started.push_back(name);
     if (outcome.state == TaskOutcome::State::failed)
@@ -225,7 +225,7 @@ void TaskSet::throw_failures() const {
   }
   if (failed.empty())
     return;
-  std::string lines = join(failed, "");
+  auto lines = join(failed, "");
   if (!not_started.empty())
     lines += cat("\n  not started: ", join(not_started, ", "));
   throw Error(ErrorCode::peer_failed,

@@ -296,7 +296,7 @@ std::string find_program(const std::string& name, const std::string& search_path
   std::string not_executable;
   for (const std::string& folder : split(search_path, ':')) {
     // An empty entry of PATH is the current folder.
-    std::string path = cat(folder.empty() ? "." : folder, "/", name);
+    auto path = cat(folder.empty() ? "." : folder, "/", name);
     if (is_executable_file(path))
       return path;
     if (not_executable.empty() && is_regular_file(path))
@@ -328,8 +328,8 @@ Child spawn_child(const ChildOptions& options) {
     throw invalid_argument("spawn: expected a program, got none");
   const std::string path = program_of(options);
   const Strings variables = exec_entries(options.environment);
-  const std::vector<char*> argv = exec_pointers(options.argv);
-  const std::vector<char*> environment = exec_pointers(variables);
+  const auto argv = exec_pointers(options.argv);
+  const auto environment = exec_pointers(variables);
   const std::string& folder = options.working_directory;
   const CpuMask cpus(options.cpus);
   ChildPlan plan{.path = path.c_str(),

@@ -91,7 +91,7 @@ Error refusal_of(const Answer& answer,
                  const std::string& command,
                  const std::string& flag,
                  milliseconds patience) {
-  const std::string start = cat(flag, ": expected '", printable(command), "' to ");
+  const auto start = cat(flag, ": expected '", printable(command), "' to ");
   const std::string next = "; correct the command";
   if (answer.text.size() > kMaxAnswer)
     return {ErrorCode::io, cat(start, "print at most 1 MiB, got more", next)};

@@ -100,7 +100,7 @@ std::optional<FileId> file_of(int fd) {
 // stat() follows the links of /proc/pid/fd to the files themselves.
 FileIds open_files(pid_t pid) {
   FileIds files;
-  const std::string folder = cat("/proc/", pid, "/fd");
+  const auto folder = cat("/proc/", pid, "/fd");
   for (const int fd : numbers_in_folder(folder)) {
     struct stat info{};
     if (::stat(cat(folder, "/", fd).c_str(), &info) != 0)

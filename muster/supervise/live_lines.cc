@@ -111,7 +111,7 @@ std::string LiveLines::erase() {
 }
 
 std::string LiveLines::draw(size_t rows) const {
-  const std::vector<LiveGroup> groups = live_groups(lines_);
+  const auto groups = live_groups(lines_);
   if (groups.empty() || rows == 0)
     return "";
   // One row tells of the rest where not all have room.

@@ -95,7 +95,7 @@ std::string told_before(const TasksRun& run, size_t task) {
   if (run.is_new)
     return {};
   const TaskResult& result = run.before.results[task];
-  const std::string name = printable(run.file.tasks[task].name);
+  const auto name = printable(run.file.tasks[task].name);
   if (has_ended_badly(result))
     return cat(name, " is ", to_string(result.state), ": ", printable(result.reason), "\n");
   if (!result.attempts.empty() && result.attempts.back().lost)
@@ -123,7 +123,7 @@ std::string explain_now(const TasksRun& run, size_t task, TaskSchedule& schedule
 // Explains the task of a run that has ended or has not begun, as if it went on or began now.
 std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   std::string text = run.is_new ? "no run yet; if one began now:\n" : "no run goes on there\n";
-  const std::string name = printable(run.file.tasks[task].name);
+  const auto name = printable(run.file.tasks[task].name);
   if (schedule.state(task) == TaskState::done)
     return cat(text, name, " is done\n");
   text += told_before(run, task);

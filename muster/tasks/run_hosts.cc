@@ -107,7 +107,7 @@ void RunHosts::begin_remote(int number) {
 // The server of the lost connection may still be there, with tasks. It ends what bears its own mark
 // and the new one ends the same first, so that what runs from now on bears another.
 void RunHosts::begin_again(int number, RemoteHost& host) {
-  const std::string mark = cat(options_.facts.mark, ".", ++num_marks_);
+  const auto mark = cat(options_.facts.mark, ".", ++num_marks_);
   record_(mark);
   for (const int gpu : int_indices_of(schedule_.pool().hosts()[number].gpus))
     schedule_.set_leased(number, gpu, 0, "");  // what others hold is told anew

@@ -333,7 +333,7 @@ class TaskRunner {
 
   // Says what the task has left behind: what was killed, and what still runs and may use its GPUs.
   void tell_processes(const Task& task, const Allocation& where, const PoolExit& exit) {
-    const std::string name = printable(task.name);
+    const auto name = printable(task.name);
     if (!exit.ended.empty())
       note(name,
            " left processes behind, which were ended: ",
@@ -407,7 +407,7 @@ class TaskRunner {
 
   // Tasks that come after one that failed never start.
   void skip(const Indices& tasks, size_t because) {
-    const std::string reason = cat("after ", printable(tasks_[because].name), ", which failed");
+    const auto reason = cat("after ", printable(tasks_[because].name), ", which failed");
     for (const size_t task : tasks) {
       outcome_.results[task].state = TaskState::skipped;
       outcome_.results[task].reason = reason;
@@ -476,7 +476,7 @@ class TaskRunner {
     const bool begins = stuck_.is_there(is_stuck);
     const bool tries = hosts_.tries_any();
     const milliseconds patience = tries ? options_.wait.value_or(kLostPatience) : milliseconds(0);
-    const std::string tasks = plural(schedule_.count(TaskState::waiting), "task");
+    const auto tasks = plural(schedule_.count(TaskState::waiting), "task");
     const std::string time = format_duration(patience);
     if (begins && patience > milliseconds(0))
       note(tasks, " can only run on hosts that were lost; one has ", time, " to come back");

@@ -76,7 +76,7 @@ std::string describe_failure(const Task& task, const TaskAttempt& attempt, const
     return cat("its time limit of ", format_duration(*task.time_limit), " is over");
   if (attempt.signal == 0)
     return cat("exit code ", attempt.exit_code);
-  std::string text = cat("killed by ", signal_name(attempt.signal));
+  auto text = cat("killed by ", signal_name(attempt.signal));
   if (end.out_of_memory)
     text += ": out of memory, it seems";
   if (end.exit.exit.core_dumped)

@@ -43,7 +43,7 @@ void end_left_over(const std::string& run_dir, const Strings& marks) {
   // A process may have started more before it was killed: the processes are looked for until there
   // are none.
   for (;;) {
-    const std::vector<pid_t> left = processes_of(marks);
+    const auto left = processes_of(marks);
     if (left.empty())
       return;
     for (const pid_t pid : left)

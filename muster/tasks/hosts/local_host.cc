@@ -120,11 +120,11 @@ void LocalHost::take_back(const PoolExit& exit) {
     return end_leases(had);
   Strings processes = exit.survivors;
   append_all(processes, exit.unclear);
-  const std::string by = cat("held by ",
-                             join(processes, ", "),
-                             ", which ",
-                             printable(had.task),
-                             exit.unclear.empty() ? " has left" : " may have left");
+  const auto by = cat("held by ",
+                      join(processes, ", "),
+                      ", which ",
+                      printable(had.task),
+                      exit.unclear.empty() ? " has left" : " may have left");
   kept_.push_back({.had = std::move(had), .processes = exit.alive, .by = by});
   for (const int gpu : kept_.back().had.gpus)
     tell_held(gpu);

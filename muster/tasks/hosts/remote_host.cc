@@ -275,7 +275,7 @@ std::string RemoteHost::how_it_ended() {
   siginfo_t info{};
   const int rc = ::waitid(P_PIDFD, child_.pidfd.get(), &info, WEXITED | WNOWAIT | WNOHANG);
   const bool has_ended = rc == 0 && info.si_pid == child_.pid;
-  std::string text = cat("the connection by ", program, " ended");
+  auto text = cat("the connection by ", program, " ended");
   if (has_ended && info.si_code == CLD_EXITED) {
     text = cat(program, " ended with exit code ", info.si_status);
     options_.advice = text_or(advice_for_shell(info.si_status), options_.advice);

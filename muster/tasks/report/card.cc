@@ -69,12 +69,12 @@ std::string card_of_job(const Task& task,
                         const TaskAttempt& attempt,
                         const Strings& lines,
                         Strings::const_iterator card) {
-  std::string out = cat(kByMuster,
-                        printable(task.name),
-                        " failed: ",
-                        shown(card->substr(kByMuster.size())),
-                        restart_text(attempt),
-                        "\n");
+  auto out = cat(kByMuster,
+                 printable(task.name),
+                 " failed: ",
+                 shown(card->substr(kByMuster.size())),
+                 restart_text(attempt),
+                 "\n");
   for (auto line = card + 1; line != lines.end() && line->starts_with("  "); ++line) {
     if (!line->starts_with("  said ")) {
       out += shown(*line) + "\n";
@@ -103,8 +103,7 @@ std::string restart_text(const TaskAttempt& attempt) {
 
 // A card tells what happened, where, when, and what it may mean, and then quotes the log's end.
 std::string task_card(const Task& task, const TaskResult& result) {
-  std::string out =
-      cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
+  auto out = cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
   if (result.attempts.empty())
     return out;
   const TaskAttempt& attempt = result.attempts.back();

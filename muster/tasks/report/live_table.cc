@@ -227,7 +227,7 @@ std::string LiveTable::head(const TaskSchedule& schedule, double now) const {
     for (const PoolGpu& gpu : host.gpus)
       units += kWholeGpu - gpu.units_left;
   }
-  std::string head = cat(running_.size(), " running");
+  auto head = cat(running_.size(), " running");
   head += cat(" · ", schedule.count(TaskState::waiting), " waiting");
   head += cat(" · ", schedule.count(TaskState::done), " done");
   if (const size_t failed = schedule.count(TaskState::failed); failed > 0)
@@ -254,7 +254,7 @@ Strings LiveTable::lines(const TaskSchedule& schedule, double now) const {
       lines.push_back(cat("  … ", running_.size() + 1 - room, " more"));
       break;
     }
-    std::string name = printable(tasks_[task].name);
+    auto name = printable(tasks_[task].name);
     name.resize(std::max(width, name.size()), ' ');
     const std::string time = format_seconds(std::floor(now - attempt.began));
     lines.push_back(cut_to(cat("  ", name, "  ", where_of(attempt), "  ", time), options_.columns));

@@ -50,7 +50,7 @@ bool align_numbers(TableRows& rows, size_t column) {
   }
   int after_point = 0;
   for (const auto& [text, value] : numbers) {
-    const std::string shown = cat(value);
+    const auto shown = cat(value);
     if (shown.find_first_of("en") != npos)  // 1e-05, nan, inf: they stay as they are
       return true;
     after_point = std::max(after_point, digits_after_point(shown));

@@ -235,7 +235,7 @@ class TimelinePage {
     std::map<TaskState, size_t> counts;
     for (const TaskResult& result : results_)
       ++counts[result.state];
-    std::string text = plural(tasks_.size(), "task");
+    auto text = plural(tasks_.size(), "task");
     for (const auto& [state, count] : counts)
       text += cat(", ", count, " ", to_string(state));
     return cat(text, "; ", format_seconds(timeline_.end), " in all");

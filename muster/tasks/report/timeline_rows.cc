@@ -78,7 +78,7 @@ class TimelineMaker {
   void add_gpus(const Host& host) {
     const size_t number = number_of(host.name);
     for (const Gpu& gpu : host.gpus) {
-      const std::string label = cat("GPU ", gpu.index.value);
+      const auto label = cat("GPU ", gpu.index.value);
       models_[{number, gpu.index.value}] = gpu.model;
       if (gpu.mig_enabled)
         continue;  // its instances have rows where they ran something

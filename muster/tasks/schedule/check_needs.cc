@@ -133,7 +133,7 @@ class NeedJudge {
 
   // Too few GPUs are of the model: the most that are, or which models there are.
   std::string no_model() const {
-    const std::string which = cat(" of model '", need_.model, "'");
+    const auto which = cat(" of model '", need_.model, "'");
     const Best most = best(true, false);
     if (most.count > 0)
       return too_few(which, most);
@@ -247,7 +247,7 @@ class NeedsChecker {
 
   // "t.toml:2:8: PROBLEM" and the line, as far as they are known.
   std::string told(const NeedGroup& group, SpecPosition at, const std::string& problem) const {
-    std::string text = cat("task ", printable(group.first->name));
+    auto text = cat("task ", printable(group.first->name));
     if (group.num_tasks > 1)
       text += cat(" and ", group.num_tasks - 1, " more");
     text += cat(": ", problem);
@@ -280,8 +280,7 @@ class NeedsChecker {
     const bool by_on =
         !by_flags && !task.on.empty() && any_possible(task, reachable_gpus("", limited_));
     const TaskNeeds needs = needs_here(task.needs, has_gpus_);
-    std::string text =
-        cat("expected needs that a host can meet (", what_there_is(check_), "), got");
+    auto text = cat("expected needs that a host can meet (", what_there_is(check_), "), got");
     const char* const before_each = word_for(needs.size(), " ", "\n  ");
     for (const TaskNeed& need : needs)
       text += before_each + NeedJudge(check_, reachable, need).nearest();

@@ -322,7 +322,7 @@ std::optional<Allocation> DevicePool::find(const TaskNeed& need,
                                            const Reserved& reserved) const {
   std::optional<Offer> best;
   for (const int h : int_indices_of(hosts_)) {
-    std::optional<Offer> offer = offer_of(h, need, allowed, reserved);
+    auto offer = offer_of(h, need, allowed, reserved);
     if (offer && (!best || offer->is_better_than(*best)))
       best = std::move(offer);
   }
@@ -455,7 +455,7 @@ Ints DevicePool::bind(const Allocation& where) const {
     return {};
   if (numa_binding_ == NumaBinding::exclusive)
     return where.own_cpus;
-  const std::vector<PoolCpu> all = cpus_by_node(inventory_.hosts[where.host]);
+  const auto all = cpus_by_node(inventory_.hosts[where.host]);
   IntSet nodes;
   for (const int gpu : where.gpus)
     nodes.insert(hosts_[where.host].gpus[gpu].numa_node.value_or(-1));

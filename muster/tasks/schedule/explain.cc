@@ -160,7 +160,7 @@ class ScheduleExplainer {
     const int cpus = schedule_.pool_.cpus_for(need, it);
     if (cpus == 0 || (reserved.empty() && it.cpus_left >= cpus))
       return "";
-    std::string text =
+    auto text =
         cat("    ", it.cpus_left, " of ", plural(it.cpus, "CPU"), " of ", it.name, " are free");
     const Strings names = names_on_cpus(host);
     if (!names.empty())

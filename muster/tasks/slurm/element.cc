@@ -170,7 +170,7 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
                            .visibility = element.visibility};
   // The batch script counts the attempts.
   const int attempt = get_env_count("MUSTER_ATTEMPT").value_or(0);
-  const std::string plan = cat(folder, "/", attempt, ".plan.json");
+  const auto plan = cat(folder, "/", attempt, ".plan.json");
   if (task.ranks > 1)
     write_file(plan, plan_to_json(plan_of(task, pool, where, facts.visibility)));
   ElementProgram program{
@@ -199,8 +199,8 @@ void exec_element(const std::string& path, int index) {
   const std::string path_of_program =
       find_program(program.argv[0], find_or(program.environment, "PATH"));
   const Strings settings = exec_entries(program.environment);
-  const std::vector<char*> argv = exec_pointers(program.argv);
-  const std::vector<char*> envp = exec_pointers(settings);
+  const auto argv = exec_pointers(program.argv);
+  const auto envp = exec_pointers(settings);
   for (const int signal : {SIGINT, SIGQUIT})
     ::signal(signal, SIG_DFL);  // a script's shell ignores them
   ::execve(path_of_program.c_str(), argv.data(), envp.data());

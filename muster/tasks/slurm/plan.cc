@@ -194,7 +194,7 @@ class SlurmPlanner {
     const size_t number = plan_.arrays.size();
     SlurmArray array{
         .tasks = tasks, .indices = indices, .after = after, .corresponding = corresponding};
-    const std::string base = cat(options_.run_dir, "/slurm/", number);
+    const auto base = cat(options_.run_dir, "/slurm/", number);
     array.script_path = base + ".sh";
     array.elements_path = base + ".elements";
     array.script = slurm_script(tasks_[tasks[0]], array.elements_path, options_);
@@ -244,7 +244,7 @@ SlurmPlan plan_slurm(const Tasks& tasks, const SlurmOptions& options) {
 std::string dependency_argument(const SlurmArray& array, const Strings& job_ids) {
   if (array.after.empty())
     return "";
-  std::string text = cat("--dependency=", array.corresponding ? "aftercorr" : "afterok");
+  auto text = cat("--dependency=", array.corresponding ? "aftercorr" : "afterok");
   for (const auto& [other, index] : array.after)
     text += cat(":", job_ids.at(other), index == kWholeArray ? "" : cat("_", index));
   return text;

@@ -81,7 +81,7 @@ std::string job_id_of(const std::string& said) {
 
 // Jobs that were submitted before stay, and are named.
 [[noreturn]] void fail_submit(const SbatchEnd& end, const Strings& submitted) {
-  std::string message = cat("sbatch: expected the number of a job, got ");
+  auto message = cat("sbatch: expected the number of a job, got ");
   if (WIFEXITED(end.status) && WEXITSTATUS(end.status) != 0)
     message += cat("exit code ", WEXITSTATUS(end.status), " ");
   message += in_quotes(printable(text_or(end.err, end.out)));

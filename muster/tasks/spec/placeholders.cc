@@ -43,7 +43,7 @@ void scan_task_text(std::string_view text, const Literal& literal, const Placeho
 
 // The placeholder is of no parameter.
 [[noreturn]] void fail_unknown(std::string_view name, size_t at, const StringViews& parameters) {
-  const std::string got = cat("'{", name.substr(0, kMaxPlaceholderShown), "}'");
+  const auto got = cat("'{", name.substr(0, kMaxPlaceholderShown), "}'");
   if (parameters.empty()) {
     throw TaskTextError(cat("expected '{{' for a brace, since no parameters are given, got ", got),
                         at);

@@ -64,7 +64,7 @@ std::string parameters_text(const Task& task) {
 
 // Two tasks have one name: two tables said it, or one table whose name lacks a parameter.
 std::string said_twice(const Task& first, const Task& second) {
-  const std::string expected = cat("expected each task's name once, got '", second.name, "' twice");
+  const auto expected = cat("expected each task's name once, got '", second.name, "' twice");
   if (first.at != second.at) {
     return cat(expected, "; the other is at line ", first.at.line, ", column ", first.at.column);
   }
