@@ -224,8 +224,7 @@ void add_devices(CLI::App& app, int* exit_code) {
       command
           ->add_option("--inventory",
                        options->inventory,
-                       "Show the machine in this file instead of this one [this "
-                       "machine]")
+                       "Show the machine in this file instead of this one [this machine]")
           ->type_name("FILE");
   command->add_option("--host", options->host, "With --inventory: show this host only [all]")
       ->type_name("NAME");

@@ -119,8 +119,7 @@ CheckResult check_gpu_health(const DoctorFacts& facts) {
     return {CheckStatus::fail,
             join(sick, "; "),
             "see dmesg for \"Xid\"; reset it (nvidia-smi -r -i INDEX) or restart the machine; "
-            "until then jobs "
-            "leave it out"};
+            "until then jobs leave it out"};
   }
   if (!errors.empty()) {
     return {CheckStatus::warn,
@@ -216,8 +215,7 @@ CheckResult check_device_order(const DoctorFacts& facts) {
   if (!order && models.size() > 1) {
     return {CheckStatus::warn,
             "unset, and the GPUs differ: in programs that muster does not start, CUDA gives number "
-            "0 to the "
-            "fastest",
+            "0 to the fastest",
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
   return {CheckStatus::ok, order.value_or("unset; muster run sets PCI_BUS_ID")};

@@ -101,8 +101,7 @@ void add_report(CLI::App& app, int* exit_code) {
                           ->add_flag("--trace",
                                      options->trace,
                                      "Instead of the page, write trace.json from the ranks' own "
-                                     "files (for a `muster run --trace` "
-                                     "whose launcher was killed)")
+                                     "files (for a `muster run --trace` whose launcher was killed)")
                           ->excludes(json)
                           ->excludes(ranks);
   command->add_option("--out", options->out, "File to write the page into [RUN_DIR/report.html]")

@@ -186,10 +186,8 @@ void add_run(CLI::App& app, Strings& args, int* exit_code) {
     // The plan of several programs is for one host.
     if (cluster && !more.empty()) {
       throw invalid_argument(
-          "':': expected one program where several hosts take part, got more; start them "
-          "as jobs of "
-          "their own, "
-          "or let the program choose by its rank");
+          "':': expected one program where several hosts take part, got more; start them as jobs "
+          "of their own, or let the program choose by its rank");
     }
     if (flags->dry_run && remote) {
       *exit_code = plan_on_hosts(options, *remote);

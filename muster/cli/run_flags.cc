@@ -70,8 +70,7 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
       "a policy's name",
       "Which rank gets which GPU: sequential, list, fastest, memory, topology, spread, pack, numa "
       "or mesh (docs/placement.md) [sequential; list with --map, memory with --rank-memory, mesh "
-      "with "
-      "--mesh]");
+      "with --mesh]");
   text_flag(command,
             "--map",
             flags.map,
@@ -192,8 +191,7 @@ void add_reach_flags(CLI::App* command, RunFlags& flags) {
             "CMD",
             "a command",
             "A shell command that prints hosts as --hostfile has them, run again every 2 s (with "
-            "--nnodes "
-            "MIN:MAX) [none]");
+            "--nnodes MIN:MAX) [none]");
   entitle(command, "Several hosts");
 }
 
@@ -325,9 +323,8 @@ void add_failure_flags(CLI::App* command, RunFlags& flags) {
             "WHAT",
             "end, continue or replace",
             "What to do when a rank fails: end (end all ranks, and start them again if "
-            "--max-restarts allows it), "
-            "replace (start that rank again; needs muster::run) or continue (keep running without "
-            "it) [end]");
+            "--max-restarts allows it), replace (start that rank again; needs muster::run) or "
+            "continue (keep running without it) [end]");
   text_flag(command,
             "--collective-timeout",
             flags.collective_timeout,
@@ -375,8 +372,7 @@ void add_output_flags(CLI::App* command, RunFlags& flags) {
                   flags.redirects,
                   "WHAT",
                   "Write to files instead of the console: 0 nothing, 1 standard output, 2 standard "
-                  "error, 3 both; "
-                  "0:1,1:2 for each local rank [0]");
+                  "error, 3 both; 0:1,1:2 for each local rank [0]");
   torchrun_option(
       command, "-t,--tee", flags.tee, "WHAT", "Write to files and the console: as --redirects [0]");
   torchrun_option(command,

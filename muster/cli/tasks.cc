@@ -130,8 +130,7 @@ void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
             "TIME",
             "a time such as 10m",
             "How long to wait when only GPUs of other jobs, hosts that were lost, or processes and "
-            "descriptors are left to wait for "
-            "[for GPUs no limit, else 1m]");
+            "descriptors are left to wait for [for GPUs no limit, else 1m]");
   entitle(command, "Devices");
 }
 
@@ -187,8 +186,7 @@ void add_limit_flags(CLI::App* command, TasksFlags& flags) {
             "TIME",
             "a time such as 2h, or slurm",
             "Time limit of the whole run, such as 2h: muster ends it then, with exit code 124; "
-            "slurm: in time "
-            "before Slurm ends its job; slurm-10m: ten minutes before [none]");
+            "slurm: in time before Slurm ends its job; slurm-10m: ten minutes before [none]");
   text_flag(command,
             "--shutdown-timeout",
             flags.grace,

@@ -65,8 +65,7 @@ TaskMachineList slurm_machines(const TasksSettings& settings) {
     if (inside_srun_step() && copies > 1)
       log_warning(
           "srun has started `muster tasks` more than once, and each of them runs all tasks; start "
-          "it once, "
-          "without srun: it then uses all nodes of the allocation");
+          "it once, without srun: it then uses all nodes of the allocation");
     return machines;
   }
   Environment environment = srun_environment();

@@ -112,8 +112,7 @@ void check_is_of_run(const char* flag, const std::string& folder, const std::str
       printable(folder),
       "', where no run has left '",
       printable(found),
-      "', which this one would move or replace; give another folder, or move that "
-      "yourself");
+      "', which this one would move or replace; give another folder, or move that yourself");
 }
 
 // The logs of tasks have numbers for names too: they would move aside while tasks write there.

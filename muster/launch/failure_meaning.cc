@@ -48,8 +48,7 @@ constexpr Meaning kMeanings[] = {
      "the GPU has a memory fault: reset or replace it, and leave it out (--gpus '!N')"},
     {"device-side assert triggered",
      "an assertion in a kernel failed, often because an index is out of range: "
-     "CUDA_LAUNCH_BLOCKING=1 shows "
-     "where"},
+     "CUDA_LAUNCH_BLOCKING=1 shows where"},
     {"an illegal memory access",
      "a kernel used an invalid address: CUDA_LAUNCH_BLOCKING=1 shows where"},
     {"terminate called without an active exception",

@@ -83,8 +83,7 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
     throw invalid_argument(
         "--plan ",
         printable(options.plan),
-        ": expected a whole plan, got one host's part; give plan.json of the run's "
-        "folder");
+        ": expected a whole plan, got one host's part; give plan.json of the run's folder");
   }
   for (const RankPlan& rank : plan.ranks) {
     const Unfit unfit = unfit_on(inventory, rank, plan.simulated);

@@ -48,8 +48,7 @@ bool try_lock(int fd, Segment segment, const std::string& path) {
   fail_errno(error,
              "lease: cannot lock '",
              path,
-             "' (a file system without locks?); set MUSTER_RUNTIME_DIR to a "
-             "folder on a local one");
+             "' (a file system without locks?); set MUSTER_RUNTIME_DIR to a folder on a local one");
 }
 
 // Adds what others (other open file descriptions) hold inside `within`, in order. The kernel names

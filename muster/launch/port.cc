@@ -163,8 +163,7 @@ void check_master_address(const std::string& address) {
   throw invalid_argument(
       "--master-addr: expected an address of this host, where rank 0 will listen, got '",
       printable(address),
-      "', which belongs to another host; leave it out, since this job runs on this host "
-      "alone");
+      "', which belongs to another host; leave it out, since this job runs on this host alone");
 }
 
 }  // namespace muster

@@ -51,8 +51,7 @@ std::string stranger_text(int port, const TcpListener& stranger) {
              " of ",
              user_text(stranger.uid),
              "; what ranks have sent there may have reached it: start again, with another "
-             "--master-port or "
-             "with none, to have a free one chosen");
+             "--master-port or with none, to have a free one chosen");
 }
 
 }  // namespace

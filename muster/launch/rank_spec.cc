@@ -296,8 +296,7 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
   const auto bad = [&](const std::string& got) {
     return bad_flag(
         flag,
-        "0, 1 (stdout), 2 (stderr), 3 (both), or one of these for each local rank as in "
-        "0:1,1:3",
+        "0, 1 (stdout), 2 (stderr), 3 (both), or one of these for each local rank as in 0:1,1:3",
         got);
   };
   const auto bits = [&](const std::string& piece) {

@@ -167,9 +167,8 @@ DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, Sampl
 StreamLoaderOptions Context::stream_options(StreamLoaderOptions options) const {
   if (!parts_.batch_shares.empty()) {
     throw invalid_argument(
-        "loader: expected no global batch (--global-batch, RunOptions::global_batch) "
-        "with a stream, "
-        "whose ranks read batches of one size (rank ",
+        "loader: expected no global batch (--global-batch, RunOptions::global_batch) with a "
+        "stream, whose ranks read batches of one size (rank ",
         rank(),
         "); leave it out, or give each rank its batch size by a StreamLoader");
   }

@@ -66,8 +66,7 @@ void end_with_error_unless_made() {
       return;
     log_error("run: expected this rank to reach call ",
               ours + 1,
-              " of muster::run, for which it was "
-              "started, got the end of the program after call ",
+              " of muster::run, for which it was started, got the end of the program after call ",
               made.codes.size(),
               "; let main() make the same calls in a rank as in the program that starts it");
     std::fflush(nullptr);

@@ -56,8 +56,7 @@ std::string uneven_steps_warning(const StreamEnd& end, const std::string& first)
 std::string uneven_ends_warning(const StreamEnd& end, const std::string& first) {
   const char* const next =
       end.of_dataset ? "give all ranks one batch_size and accumulate (or shares of a global "
-                       "batch), and leave an "
-                       "epoch on all ranks together"
+                       "batch), and leave an epoch on all ranks together"
                      : "loop over steps(), of which all ranks have as many, or train inside of "
                        "DistributedDataParallel::join()";
   return cat(end.of_dataset ? "data loader: expected as many steps on every rank, got "
@@ -95,8 +94,7 @@ SamplerCheck check_of_own_loaders(ProcessGroup group) {
         " ranks trains on all samples of ",
         identity.order,
         ", since the loader was made without rank and ranks; divide them by ctx.loader, or set "
-        ".undivided "
-        "= true where each rank has data of its own, or is to see all");
+        ".undivided = true where each rank has data of its own, or is to see all");
   };
 }
 

@@ -30,7 +30,7 @@ c10::Device device_seen(TaskMode mode, const TaskDevice& place) {
 
 }  // namespace
 
-TaskDispatch::TaskDispatch(const std::vector<detail::TaskEntry>& tasks,
+TaskDispatch::TaskDispatch(const detail::TaskEntries& tasks,
                            const TaskPlan& plan,
                            std::vector<TaskOutcome>& outcomes)
     : tasks_(tasks),

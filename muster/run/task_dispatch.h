@@ -20,7 +20,7 @@ namespace muster {
 class TaskDispatch {
  public:
   // `outcomes` has one entry per task, in order. All arguments must outlive this object.
-  TaskDispatch(const std::vector<detail::TaskEntry>& tasks,
+  TaskDispatch(const detail::TaskEntries& tasks,
                const TaskPlan& plan,
                std::vector<TaskOutcome>& outcomes);
 
@@ -37,7 +37,7 @@ class TaskDispatch {
   TaskChild child_for(size_t task, const Indices& devices) const;
   int threads_of_each() const;
 
-  const std::vector<detail::TaskEntry>& tasks_;
+  const detail::TaskEntries& tasks_;
   const TaskPlan& plan_;
   const std::vector<TaskDevice>& devices_;
   std::vector<TaskOutcome>& outcomes_;  // under mutex_, as are load_ and running_

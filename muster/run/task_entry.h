@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "muster/placement/plan.h"
 
@@ -147,6 +148,8 @@ struct TaskEntry {
   std::function<std::string()> result_bytes{};           // of a process or rank
   std::function<void(const std::string&)> take_bytes{};  // keeps what these sent as the result
 };
+
+using TaskEntries = std::vector<TaskEntry>;
 
 // Wraps `fn` in a call that keeps its result. Copies of the std::function share `fn`, so it need
 // not be copyable.

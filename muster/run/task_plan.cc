@@ -30,7 +30,7 @@ bool leases_are_wanted(const TaskSetOptions& options) {
   return get_env(kLeaseVariable) || (!get_env("MUSTER_DEVICE") && !rank_env_from_environment());
 }
 
-TaskPlan place_tasks(const std::vector<detail::TaskEntry>& tasks,
+TaskPlan place_tasks(const detail::TaskEntries& tasks,
                      const SeenMachine& seen,
                      const TaskSetOptions& options) {
   TaskPlan plan{.devices = {seen.machine, seen.masks, options.cpu_slots}};
@@ -67,7 +67,7 @@ void leave_out_others(TaskPlan& plan, const Indices& used) {
 
 }  // namespace
 
-TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOptions& options) {
+TaskPlan plan_tasks(const detail::TaskEntries& tasks, const TaskSetOptions& options) {
   if (!get_env("MUSTER_INVENTORY"))
     keep_to_given_gpus();
   TaskPlan made = place_tasks(tasks, see_machine(), options);
@@ -92,8 +92,7 @@ TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOp
       .wait = options.wait,
       .advice =
           "wait for them with TaskSetOptions::wait, name other devices, or share them without "
-          "leases "
-          "(TaskSetOptions::lease)"};
+          "leases (TaskSetOptions::lease)"};
   made.leases =
       plan_with_leases(
           folder, make_plan, {.job = make_uuid(), .program = program_invocation_short_name}, rules)

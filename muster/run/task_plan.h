@@ -22,6 +22,6 @@ struct TaskPlan {
 // Skips GPUs that another job holds, like broken ones.
 // Blocking: at most `options.wait`.
 // Throws: as TaskDevices::places_of; unavailable naming GPUs that stay busy and their holders.
-TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOptions& options);
+TaskPlan plan_tasks(const detail::TaskEntries& tasks, const TaskSetOptions& options);
 
 }  // namespace muster

@@ -50,7 +50,7 @@ namespace {
 // Loads LibTorch's CUDA part before the tasks compute, so that a missing driver is an error before
 // any has started. A thread of its own does so, since the caller's current device must stay what it
 // is.
-void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan) {
+void load_cuda_for(const detail::TaskEntries& tasks, const TaskPlan& plan) {
   for (const size_t i : indices_of(tasks)) {
     const TaskDevice& first = plan.devices.all()[plan.places[i].devices[0]];
     if (tasks[i].mode != TaskMode::thread || !first.device.is_cuda())
@@ -160,8 +160,7 @@ const detail::TaskEntry& TaskSet::entry_of(const TaskOrder& order) const {
       join(order.tasks, ", "),
       ", got ",
       join(names(), ", "),
-      "; a program that is started again must come to the same set first, with the "
-      "same tasks");
+      "; a program that is started again must come to the same set first, with the same tasks");
 }
 
 // Does the one task that this process is for, answers the parent, and ends the process. The parent

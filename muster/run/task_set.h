@@ -163,8 +163,7 @@ class TaskSet {
     using R = std::decay_t<std::invoke_result_t<F&, TaskContext&>>;
     static_assert(mode != TaskMode::process || detail::kCrossesProcesses<R>,
                   "a task in a process returns a std::string, a number or nothing: other values "
-                  "cannot be sent "
-                  "back; write them to a file and return its name");
+                  "cannot be sent back; write them to a file and return its name");
     auto cell = std::make_shared<detail::TaskCell<R>>(name);
     detail::TaskEntry entry = detail::make_entry(name, mode, cell);
     entry.options = std::move(options);
@@ -182,7 +181,7 @@ class TaskSet {
 
   TaskSetOptions options_;
   Strings argv_;  // empty: no tasks in processes
-  std::vector<detail::TaskEntry> entries_;
+  detail::TaskEntries entries_;
   std::vector<TaskOutcome> outcomes_;
   bool has_run_ = false;
 };

@@ -132,9 +132,8 @@ class AfterResolver {
     const auto written = std::views::keys(by_written_);
     const StringViews names(written.begin(), written.end());
     problems_.add(entry.at,
-                  cat("expected, in after, placeholders of this task's each or the name of "
-                      "another [[task]] "
-                      "as it is written there, got '",
+                  cat("expected, in after, placeholders of this task's each or the name of another "
+                      "[[task]] as it is written there, got '",
                       entry.written,
                       "'",
                       did_you_mean(entry.written, names)));
