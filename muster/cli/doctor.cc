@@ -66,13 +66,13 @@ std::string doctor_text(const NamedResults& results) {
                 "\n");
   }
   return cat(text,
-             count_findings(results, CheckStatus::ok),
+             count_findings(results, kOk),
              " ok, ",
-             plural(count_findings(results, CheckStatus::warn), "warning"),
+             plural(count_findings(results, kWarn), "warning"),
              ", ",
-             plural(count_findings(results, CheckStatus::fail), "failure"),
+             plural(count_findings(results, kFail), "failure"),
              ", ",
-             count_findings(results, CheckStatus::skipped),
+             count_findings(results, kSkipped),
              " skipped\n");
 }
 
@@ -92,7 +92,7 @@ std::string doctor_json(const NamedResults& results, const std::string& host) {
 }
 
 int doctor_exit_code(const NamedResults& results) {
-  return count_findings(results, CheckStatus::fail) > 0 ? 1 : 0;
+  return count_findings(results, kFail) > 0 ? 1 : 0;
 }
 
 void add_doctor(CLI::App& app, int* exit_code) {

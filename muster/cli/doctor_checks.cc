@@ -40,7 +40,7 @@ constexpr std::array kChecks = {
 // The names are in the order of the enumeration.
 const char* to_string(CheckStatus status) {
   constexpr const char* kNames[] = {"ok", "warn", "fail", "skipped"};
-  return kNames[static_cast<size_t>(status)];
+  return kNames[status];
 }
 
 std::span<const Check> doctor_checks() {

@@ -12,13 +12,13 @@
 
 namespace muster {
 
-enum class CheckStatus { ok, warn, fail, skipped };
+enum CheckStatus { kOk, kWarn, kFail, kSkipped };
 
 // "ok", "warn", "fail", "skipped".
 const char* to_string(CheckStatus status);
 
 struct CheckResult {
-  CheckStatus status = CheckStatus::ok;
+  CheckStatus status = kOk;
   std::string text{};  // what was found
   std::string fix{};   // what to do about it; empty when nothing is to be done
   bool operator==(const CheckResult&) const = default;

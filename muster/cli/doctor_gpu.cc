@@ -19,7 +19,7 @@ namespace {
 
 // Checks of GPUs do not apply to a machine without any.
 CheckResult no_gpus() {
-  return {CheckStatus::skipped, "no GPU"};
+  return {kSkipped, "no GPU"};
 }
 
 // Returns the PCI addresses of the NVIDIA GPUs that the kernel sees, with a driver or without.
@@ -74,28 +74,27 @@ bool iommu_translates(const std::string& root) {
 // The kernel's module and the library may differ after an update, and either may be missing.
 CheckResult check_driver(const DoctorFacts& facts) {
   if (!facts.probe_error.empty()) {
-    return {CheckStatus::fail, facts.probe_error, "correct what the error names"};
+    return {kFail, facts.probe_error, "correct what the error names"};
   }
   const std::string module = kernel_module_version(facts.root);
   const std::string& library = facts.host.driver_version;
   if (!module.empty() && !library.empty() && module != library) {
-    return {CheckStatus::fail,
+    return {kFail,
             cat("kernel module ", module, ", library ", library),
             "restart the machine: the driver was replaced while it was in use"};
   }
   if (!facts.host.gpus.empty()) {
-    return {CheckStatus::ok,
-            cat(framed("NVIDIA ", library, ", "), plural(facts.host.gpus.size(), "GPU"))};
+    return {kOk, cat(framed("NVIDIA ", library, ", "), plural(facts.host.gpus.size(), "GPU"))};
   }
   if (!module.empty()) {
-    return {CheckStatus::fail,
+    return {kFail,
             cat("kernel module ", module, " is loaded, but: ", facts.host.gpu_note),
             "run nvidia-smi; in a container, start it with --gpus all"};
   }
   const auto hardware = nvidia_hardware(facts.root);
   if (hardware.empty())
-    return {CheckStatus::skipped, cat("no GPU: ", facts.host.gpu_note)};
-  return {CheckStatus::warn,
+    return {kSkipped, cat("no GPU: ", facts.host.gpu_note)};
+  return {kWarn,
           cat("NVIDIA GPU at ", join(hardware, ", "), ", but: ", facts.host.gpu_note),
           "install NVIDIA's driver, or load it (modprobe nvidia); in a container, start it with "
           "--gpus all"};
@@ -116,17 +115,15 @@ CheckResult check_gpu_health(const DoctorFacts& facts) {
       errors.push_back(cat(gpu_name(gpu), ": ", ecc, " uncorrected memory errors"));
   }
   if (!sick.empty()) {
-    return {CheckStatus::fail,
+    return {kFail,
             join(sick, "; "),
             "see dmesg for \"Xid\"; reset it (nvidia-smi -r -i INDEX) or restart the machine; "
             "until then jobs leave it out"};
   }
   if (!errors.empty()) {
-    return {CheckStatus::warn,
-            join(errors, "; "),
-            "reset the GPU when it is free (nvidia-smi -r -i INDEX)"};
+    return {kWarn, join(errors, "; "), "reset the GPU when it is free (nvidia-smi -r -i INDEX)"};
   }
-  return {CheckStatus::ok, cat("all ", facts.host.gpus.size(), " healthy")};
+  return {kOk, cat("all ", facts.host.gpus.size(), " healthy")};
 }
 
 // Other users' processes do not keep a job from starting, but take its memory and time.
@@ -145,8 +142,8 @@ CheckResult check_gpu_busy(const DoctorFacts& facts) {
       busy.push_back(cat(gpu_name(gpu), ": ", format_bytes(used), " used by processes not shown"));
   }
   if (busy.empty())
-    return {CheckStatus::ok, "none"};
-  return {CheckStatus::warn,
+    return {kOk, "none"};
+  return {kWarn,
           join(busy, "; "),
           "choose other GPUs (--gpus idle, --gpus free:2), or end those processes"};
 }
@@ -165,18 +162,18 @@ CheckResult check_mig(const DoctorFacts& facts) {
     split_gpus.push_back(cat(gpu_name(gpu), ": ", plural(gpu.mig.size(), "instance")));
   }
   if (!unusable.empty()) {
-    return {CheckStatus::warn,
+    return {kWarn,
             cat("on, with no instance: ", join(unusable, ", ")),
             "make instances (nvidia-smi mig -cgi 9,9 -C) or turn it off (nvidia-smi -mig 0)"};
   }
-  return {CheckStatus::ok, text_or(join(split_gpus, "; "), "off")};
+  return {kOk, text_or(join(split_gpus, "; "), "off")};
 }
 
 // GPUs that only PCIe connects copy to each other through it, which an IOMMU can break.
 CheckResult check_peer_access(const DoctorFacts& facts) {
   const Host& host = facts.host;
   if (host.gpus.size() < 2)
-    return {CheckStatus::skipped, "fewer than two GPUs"};
+    return {kSkipped, "fewer than two GPUs"};
   StringSet kinds;
   bool pci_only = false;
   for (const size_t i : indices_of(host.gpu_links)) {
@@ -188,46 +185,46 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
     }
   }
   if (kinds.empty()) {
-    return {CheckStatus::warn,
+    return {kWarn,
             "the links between the GPUs are not known",
             "see `nvidia-smi topo -m` and `nvidia-smi topo -p2p r`"};
   }
   const auto text = cat("links: ", join(kinds, ", "));
   if (pci_only && iommu_translates(facts.root)) {
     return {
-        CheckStatus::warn,
+        kWarn,
         text + "; the IOMMU translates addresses, which can slow or hang peer access over PCIe",
         "start the kernel with iommu=pt and turn ACS off, or set NCCL_P2P_DISABLE=1 if jobs hang"};
   }
-  return {CheckStatus::ok, text};
+  return {kOk, text};
 }
 
 // CUDA numbers GPUs by speed unless it is told otherwise, which matters if they differ.
 CheckResult check_device_order(const DoctorFacts& facts) {
   const auto order = variable(facts, "CUDA_DEVICE_ORDER");
   if (order && *order != "PCI_BUS_ID") {
-    return {CheckStatus::warn,
+    return {kWarn,
             cat(*order, ": CUDA then numbers GPUs in another order than nvidia-smi and muster"),
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
   // GPUs of one model are equally fast, and then CUDA keeps the order of their addresses.
   const auto models = mapped_to<StringSet>(facts.host.gpus, &Gpu::model);
   if (!order && models.size() > 1) {
-    return {CheckStatus::warn,
+    return {kWarn,
             "unset, and the GPUs differ: in programs that muster does not start, CUDA gives number "
             "0 to the fastest",
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
-  return {CheckStatus::ok, order.value_or("unset; muster run sets PCI_BUS_ID")};
+  return {kOk, order.value_or("unset; muster run sets PCI_BUS_ID")};
 }
 
 // A mask that names what is not there hides GPUs without a word from CUDA.
 CheckResult check_visible_devices(const DoctorFacts& facts) {
   const auto found = facts.environment.find("CUDA_VISIBLE_DEVICES");
   if (found == facts.environment.end())
-    return {CheckStatus::ok, "unset: every GPU is visible"};
+    return {kOk, "unset: every GPU is visible"};
   if (facts.host.gpus.empty())
-    return {CheckStatus::skipped, "set, but no GPU"};
+    return {kSkipped, "set, but no GPU"};
   const VisibleDevices visible = visible_devices(facts.host.gpus, found->second);
   auto names =
       mapped(visible.gpus, [&](const size_t gpu) { return gpu_name(facts.host.gpus[gpu]); });
@@ -236,13 +233,13 @@ CheckResult check_visible_devices(const DoctorFacts& facts) {
   });
   const auto text = cat("'", found->second, "' shows ", text_or(join(names, ", "), "no GPU"));
   if (!visible.remark.empty()) {
-    return {CheckStatus::warn,
+    return {kWarn,
             cat(text, "; ", visible.remark),
             "unset it, or correct it; `muster devices` lists the GPUs"};
   }
   if (names.empty())
-    return {CheckStatus::warn, text, "unset it to use the GPUs"};
-  return {CheckStatus::ok, text + "; muster chooses among these"};
+    return {kWarn, text, "unset it to use the GPUs"};
+  return {kOk, text + "; muster chooses among these"};
 }
 
 }  // namespace muster

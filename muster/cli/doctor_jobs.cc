@@ -120,19 +120,17 @@ CheckResult check_orphans(const DoctorFacts& facts) {
     pids.push_back(pid);
   }
   if (found.empty())
-    return {CheckStatus::ok, "no process of a job whose launcher is gone"};
+    return {kOk, "no process of a job whose launcher is gone"};
   const auto jobs = mapped(found, [](const auto& entry) {
     return cat("of job ", entry.first, ": ", join(entry.second, ", "));
   });
-  return {CheckStatus::warn,
-          cat("left-over processes ", join(jobs, "; ")),
-          cat("kill ", join(pids, " "))};
+  return {kWarn, cat("left-over processes ", join(jobs, "; ")), cat("kill ", join(pids, " "))};
 }
 
 // A lease whose holder has ended is kept by a process that inherited it.
 CheckResult check_leases(const DoctorFacts& facts) {
   if (!facts.lease_error.empty()) {
-    return {CheckStatus::fail,
+    return {kFail,
             facts.lease_error,
             "correct the folder's permissions; until then: muster run --no-lease"};
   }
@@ -145,10 +143,10 @@ CheckResult check_leases(const DoctorFacts& facts) {
     }
   }
   if (held.empty())
-    return {CheckStatus::ok, cat("none held (", facts.lease_folder, ")")};
+    return {kOk, cat("none held (", facts.lease_folder, ")")};
   if (!orphaned)
-    return {CheckStatus::ok, join(held, "; ")};
-  return {CheckStatus::warn,
+    return {kOk, join(held, "; ")};
+  return {kWarn,
           join(held, "; "),
           cat("end what the job left over; `fuser -v ",
               facts.lease_folder,

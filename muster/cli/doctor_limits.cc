@@ -56,10 +56,10 @@ CheckResult judge_limit(const std::optional<Limit>& limit,
                         const char* option,
                         const char* what) {
   if (!limit)
-    return {CheckStatus::skipped, kNotTold};
+    return {kSkipped, kNotTold};
   if (!limit->below(least))
-    return {CheckStatus::ok, limit->text()};
-  return {CheckStatus::warn,
+    return {kOk, limit->text()};
+  return {kWarn,
           cat("at most ", limit->text(), "; ", what),
           cat("ulimit ", option, " ", least, " before the job, or /etc/security/limits.conf")};
 }
@@ -98,20 +98,18 @@ CheckResult check_shared_memory(const DoctorFacts& facts) {
   const char* const fix =
       "mount -o remount,size=8G /dev/shm; in a container, --shm-size=8g or --ipc=host";
   if (!facts.shm_total_bytes)
-    return {CheckStatus::fail, "none", "mount -t tmpfs tmpfs /dev/shm"};
+    return {kFail, "none", "mount -t tmpfs tmpfs /dev/shm"};
   if (!facts.shm_writable)
-    return {CheckStatus::fail, "this user cannot write there", "chmod 1777 /dev/shm (as root)"};
+    return {kFail, "this user cannot write there", "chmod 1777 /dev/shm (as root)"};
   const auto text =
       cat(format_bytes(facts.shm_free_bytes), " free of ", format_bytes(*facts.shm_total_bytes));
   // A group of ranks over shared memory could not even begin.
   if (facts.shm_free_bytes < 16 * kMiB)
-    return {CheckStatus::fail, text, cat("remove what is left over, or ", fix)};
+    return {kFail, text, cat("remove what is left over, or ", fix)};
   if (facts.shm_free_bytes < kGiB) {
-    return {CheckStatus::warn,
-            text + "; NCCL, data loaders and shared-memory groups want 1 GiB or more",
-            fix};
+    return {kWarn, text + "; NCCL, data loaders and shared-memory groups want 1 GiB or more", fix};
   }
-  return {CheckStatus::ok, text};
+  return {kOk, text};
 }
 
 // Each rank opens sockets to others, pipes, and files of its data.
@@ -124,13 +122,13 @@ CheckResult check_open_files(const DoctorFacts& facts) {
 CheckResult check_locked_memory(const DoctorFacts& facts) {
   const auto limit = soft_limit(facts, "Max locked memory");
   if (!limit)
-    return {CheckStatus::skipped, kNotTold};
+    return {kSkipped, kNotTold};
   const bool has_rdma_card = !names_in(facts.root + "/sys/class/infiniband").empty();
   if (!has_rdma_card)
-    return {CheckStatus::ok, cat(limit->size_text(), ", enough without an RDMA card")};
+    return {kOk, cat(limit->size_text(), ", enough without an RDMA card")};
   if (!limit->below(kGiB))
-    return {CheckStatus::ok, limit->size_text()};
-  return {CheckStatus::warn,
+    return {kOk, limit->size_text()};
+  return {kWarn,
           cat("at most ", limit->size_text(), "; RDMA cards need locked buffers"),
           "ulimit -l unlimited before the job, or /etc/security/limits.conf"};
 }
@@ -144,21 +142,21 @@ CheckResult check_processes(const DoctorFacts& facts) {
 CheckResult check_cgroup(const DoctorFacts& facts) {
   const auto folder = cgroup_folder(facts);
   if (!folder) {
-    return {CheckStatus::skipped,
+    return {kSkipped,
             "no cgroup v2: muster ends ranks by their process groups, and orphans one by one"};
   }
   const std::string limits = cgroup_limits(*folder, facts.root);
   // A rank of LibTorch has tens of threads.
   if (most_processes(*folder).value_or(INT64_MAX) < 1000) {
-    return {CheckStatus::warn,
+    return {kWarn,
             limits + ", and threads count too",
             "raise pids.max (docker: --pids-limit; systemd: TasksMax)"};
   }
   const bool writable = ::access((*folder + "/cgroup.procs").c_str(), W_OK) == 0 &&
                         ::access(folder->c_str(), W_OK) == 0;
   if (writable)
-    return {CheckStatus::ok, "writable; " + limits};
-  return {CheckStatus::ok,
+    return {kOk, "writable; " + limits};
+  return {kOk,
           cat("not writable (systemd-run --user --scope -p Delegate=yes makes it writable): "
               "muster ends ranks by their process groups, and orphans one by one; ",
               limits)};

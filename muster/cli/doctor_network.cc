@@ -35,13 +35,13 @@ bool names_an_interface(const std::string& value, const Strings& interfaces) {
 CheckResult check_host_name(const DoctorFacts& facts) {
   const std::string& name = facts.host.name;
   if (!facts.resolve_error.empty()) {
-    return {CheckStatus::warn,
+    return {kWarn,
             cat(name, " does not resolve: ", facts.resolve_error),
             "enter it in /etc/hosts, or give addresses instead of names"};
   }
   const auto& addresses = facts.host_addresses;
   if (!addresses.empty() && all_of(addresses, is_loopback_address)) {
-    return {CheckStatus::warn,
+    return {kWarn,
             cat(name,
                 " resolves to ",
                 join(addresses, ", "),
@@ -49,16 +49,16 @@ CheckResult check_host_name(const DoctorFacts& facts) {
             "for a job on several hosts, give this host's address with --master-addr, or correct "
             "/etc/hosts"};
   }
-  return {CheckStatus::ok, cat(name, " resolves to ", join(addresses, ", "))};
+  return {kOk, cat(name, " resolves to ", join(addresses, ", "))};
 }
 
 // The master's name may lead to loopback on the master itself alone.
 CheckResult check_master_route(const DoctorFacts& facts) {
   if (facts.master.empty()) {
-    return {CheckStatus::skipped, "MASTER_ADDR is not set; muster doctor --master HOST checks one"};
+    return {kSkipped, "MASTER_ADDR is not set; muster doctor --master HOST checks one"};
   }
   if (!facts.master_error.empty()) {
-    return {CheckStatus::fail, facts.master_error, "correct the name, or see `ip route`"};
+    return {kFail, facts.master_error, "correct the name, or see `ip route`"};
   }
   auto text = cat("to ", facts.master, " from ", facts.master_address);
   if (!facts.master_interface.empty())
@@ -66,11 +66,11 @@ CheckResult check_master_route(const DoctorFacts& facts) {
   // On the master itself loopback is right.
   const bool local = is_loopback_address(facts.master) || facts.master == facts.host.name;
   if (is_loopback_address(facts.master_address) && !local) {
-    return {CheckStatus::warn,
+    return {kWarn,
             text + "; that name is this host itself, on loopback",
             "if the master is another host, correct /etc/hosts"};
   }
-  return {CheckStatus::ok, text};
+  return {kOk, text};
 }
 
 // A wrong name here fails only when the first group is made.
@@ -82,33 +82,33 @@ CheckResult check_interface_variables(const DoctorFacts& facts) {
     if (!value)
       continue;
     if (!interfaces.empty() && !names_an_interface(*value, interfaces)) {
-      return {CheckStatus::fail,
+      return {kFail,
               cat(name, "=", *value, ", but there are ", join(interfaces, ", ")),
               cat("unset ", name, ": the interface is then chosen by the route to the master")};
     }
     set.push_back(cat(name, "=", *value));
   }
   if (set.empty())
-    return {CheckStatus::ok, "chosen by the route to the master"};
-  return {CheckStatus::ok, join(set, ", ")};
+    return {kOk, "chosen by the route to the master"};
+  return {kOk, join(set, ", ")};
 }
 
 // Ranks bind ports of their own choice, and the one that MASTER_PORT names.
 CheckResult check_ports(const DoctorFacts& facts) {
   if (!facts.port_error.empty()) {
-    return {CheckStatus::fail,
+    return {kFail,
             cat("no port can be bound on loopback: ", facts.port_error),
             "bring loopback up (ip link set lo up), and see net.ipv4.ip_local_port_range"};
   }
   if (!facts.master_port_holder.empty()) {
-    return {CheckStatus::warn,
+    return {kWarn,
             cat("MASTER_PORT=",
                 variable(facts, "MASTER_PORT").value_or(""),
                 " is in use by ",
                 facts.master_port_holder),
             "end that, or unset MASTER_PORT to have a free one chosen"};
   }
-  return {CheckStatus::ok, "a port can be bound on loopback"};
+  return {kOk, "a port can be bound on loopback"};
 }
 
 }  // namespace muster

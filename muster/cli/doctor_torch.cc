@@ -91,8 +91,8 @@ bool is_supported(const std::string& version) {
 CheckResult judge_torch(const std::string& version, const std::string& where) {
   const auto text = cat(version, " (", where, ")");
   if (is_supported(version))
-    return {CheckStatus::ok, text};
-  return {CheckStatus::warn,
+    return {kOk, text};
+  return {kWarn,
           text + "; muster's C++ part builds with 2.11 to 2.15",
           "give another with TORCH=, or install one: scripts/setup.sh train"};
 }
@@ -102,7 +102,7 @@ CheckResult judge_torch(const std::string& version, const std::string& where) {
 // A Python's own answer comes before what files tell.
 CheckResult check_torch(const DoctorFacts& facts) {
   if (!facts.python_error.empty()) {
-    return {CheckStatus::fail,
+    return {kFail,
             cat(facts.asked_python, ": ", facts.python_error),
             "give a Python that has torch, or install it there"};
   }
@@ -118,7 +118,7 @@ CheckResult check_torch(const DoctorFacts& facts) {
     if (!version.empty())
       return judge_torch(version, folder);
   }
-  return {CheckStatus::skipped,
+  return {kSkipped,
           "no LibTorch found by its files (--python PYTHON asks that Python); muster can start "
           "programs without it"};
 }

@@ -87,16 +87,16 @@ class DoctorTest : public testing::Test {
   DoctorFacts facts_;
 };
 
-#define EXPECT_RESULT(result, expected, part)     \
-  do {                                            \
-    const CheckResult got = (result);             \
-    EXPECT_EQ(got.status, CheckStatus::expected); \
-    EXPECT_THAT(got.text, HasSubstr(part));       \
+#define EXPECT_RESULT(result, expected, part)       \
+  do {                                              \
+    const CheckResult got = (result);               \
+    EXPECT_STREQ(to_string(got.status), #expected); \
+    EXPECT_THAT(got.text, HasSubstr(part));         \
   } while (false)
 
 TEST_F(DoctorTest, AHealthyMachine) {
   for (const auto& [name, result] : run_checks(facts_)) {
-    const bool good = result.status == CheckStatus::ok || (name == "route to the master");
+    const bool good = result.status == kOk || (name == "route to the master");
     EXPECT_TRUE(good) << name << ": " << result.text;
     EXPECT_EQ(result.fix, "") << name;
   }
@@ -113,7 +113,7 @@ TEST_F(DoctorTest, EveryProblemSaysWhatToDo) {
   facts_.python_error = "import torch failed";
   limits("1024", "100", "65536");
   for (const auto& [name, result] : run_checks(facts_)) {
-    const bool bad = result.status == CheckStatus::warn || result.status == CheckStatus::fail;
+    const bool bad = result.status == kWarn || result.status == kFail;
     EXPECT_EQ(bad, !result.fix.empty()) << name;
   }
   EXPECT_EQ(doctor_exit_code(run_checks(facts_)), 1);
