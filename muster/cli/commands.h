@@ -12,7 +12,8 @@ class App;
 namespace muster {
 
 // Each adds its subcommand to `app`; when that was asked for, it does its work and sets
-// `*exit_code`. Errors leave as Error. `args` is the command line after the subcommand's name.
+// `*exit_code`, where it may be another than 0. Errors leave as Error. `args` is the command line
+// after the subcommand's name.
 
 // `muster run` starts ranks, one per device, and `muster plan` only says where they would go.
 // PROGRAM and what follows are taken off `args`, so that `app` parses flags only.
@@ -24,7 +25,7 @@ void add_plan(CLI::App& app, Strings& args, int* exit_code);
 void add_tasks(CLI::App& app, Strings& args, int* exit_code);
 
 // What this machine, or a captured one, has.
-void add_devices(CLI::App& app, int* exit_code);
+void add_devices(CLI::App& app);
 
 // Hands all that follows over to muster-bench, the program that has LibTorch: this process becomes
 // it.
@@ -36,19 +37,19 @@ void add_checkpoint_diff(CLI::App& command, int* exit_code);
 void add_checkpoint_export(CLI::App& command);
 
 // The ranks of a running job, as they are now.
-void add_top(CLI::App& app, int* exit_code);
+void add_top(CLI::App& app);
 
 // A run's folder as a page.
-void add_report(CLI::App& app, int* exit_code);
+void add_report(CLI::App& app);
 
 // `muster ps` and `muster stop`: this user's running jobs on this host.
-void add_ps(CLI::App& app, int* exit_code);
+void add_ps(CLI::App& app);
 void add_stop(CLI::App& app, int* exit_code);
 
 // What `muster run --hosts` starts on each host. Not for people: its spec comes on standard input.
 void add_agent(CLI::App& app, int* exit_code);
 
 // A new secret for a job whose processes are started by hand.
-void add_secret(CLI::App& app, int* exit_code);
+void add_secret(CLI::App& app);
 
 }  // namespace muster

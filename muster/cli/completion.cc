@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <map>
 #include <ranges>
 #include <string_view>
@@ -219,7 +220,7 @@ constexpr std::pair<std::string_view, std::string (*)(const CommandHelp&)> kComp
 }  // namespace
 
 // `whole` builds all commands, which takes time, so it is called only now that it is needed.
-void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
+void add_completion(CLI::App& app, CommandHelp (*whole)()) {
   auto* const command =
       app.add_subcommand("completion", "Print a shell's completion of commands and flags")
           ->footer(kCompletionExamples);
@@ -227,10 +228,8 @@ void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, in
   command->add_option("SHELL", shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  command->callback([whole, exit_code] {
-    write_all(STDOUT_FILENO, lookup(kCompletions, shell, nullptr)(whole()));
-    *exit_code = 0;
-  });
+  command->callback(
+      [whole] { write_all(STDOUT_FILENO, lookup(kCompletions, shell, nullptr)(whole())); });
 }
 
 }  // namespace muster

@@ -2,7 +2,6 @@
 // flags.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "muster/cli/command_help.h"
@@ -10,6 +9,6 @@
 namespace muster {
 
 // Adds the subcommand to `app`. `whole` describes the whole program, with all of its commands.
-void add_completion(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code);
+void add_completion(CLI::App& app, CommandHelp (*whole)());
 
 }  // namespace muster

@@ -216,7 +216,7 @@ CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
 
 }  // namespace
 
-void add_devices(CLI::App& app, int* exit_code) {
+void add_devices(CLI::App& app) {
   auto* const command =
       app.add_subcommand("devices", "Show this machine's GPUs, their links and its CPU");
   const auto options = std::make_shared<DevicesOptions>();
@@ -237,11 +237,10 @@ void add_devices(CLI::App& app, int* exit_code) {
       ->type_name("DIR");
   const CLI::Option* const watch = add_output_options(*command, *options);
   command->footer(kDevicesExamples);
-  command->callback([options, watch, exit_code] {
+  command->callback([options, watch] {
     // --watch may be given without its value.
     options->watch = watch->count() > 0;
     show(*options);
-    *exit_code = 0;
   });
 }
 

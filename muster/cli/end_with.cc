@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -29,11 +30,7 @@ int descriptor_of(const std::string& text) {
   return fd;
 }
 
-// The thread takes no signals, so that they reach the threads that wait for them.
 void wait_for_the_end(int fd) {
-  sigset_t all;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   char byte = 0;
   ssize_t n = 0;
   do {
@@ -50,6 +47,8 @@ void end_with_parent() {
     return;
   const int fd = descriptor_of(text);
   ::unsetenv(kVariable);
+  // The thread takes no signals, so that they reach the threads that wait for them.
+  const BlockedSignals blocked;
   std::thread(wait_for_the_end, fd).detach();
 }
 

@@ -136,15 +136,14 @@ int stop_jobs(const StopOptions& options) {
 }  // namespace
 
 // Jobs of other users and of other hosts are not listed.
-void add_ps(CLI::App& app, int* exit_code) {
+void add_ps(CLI::App& app) {
   auto* const command =
       app.add_subcommand("ps", "Show your running jobs on this host")->footer(kPsExamples);
   const auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "Print JSON");
-  command->callback([as_json, exit_code] {
+  command->callback([as_json] {
     const JobNotes jobs = running_jobs();
     write_all(STDOUT_FILENO, *as_json ? jobs_json(jobs) : jobs_text(jobs));
-    *exit_code = 0;
   });
 }
 

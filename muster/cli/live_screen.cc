@@ -14,6 +14,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/signal_set.h"
 #include "muster/cli/watch.h"
 
 namespace muster {
@@ -25,21 +26,13 @@ constexpr auto kOwnScreen = "\x1b[?25h\x1b[?1049l";
 // poll() takes an int of milliseconds.
 constexpr milliseconds kLongestPoll{60'000};
 
-// The signals by which a user or the system ends or stops a program in the foreground, and the one
-// that tells of another window size.
-sigset_t screen_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH})
-    sigaddset(&set, signal);
-  return set;
-}
-
 }  // namespace
 
-// Signals are blocked before the terminal is changed, so that none comes in between.
+// Signals are blocked before the terminal is changed, so that none comes in between: those by which
+// a user or the system ends or stops a program in the foreground, and the one that tells of another
+// window size.
 LiveScreen::LiveScreen(int fd) : fd_(fd), has_keys_(::isatty(STDIN_FILENO) == 1) {
-  const sigset_t mine = screen_signals();
+  const sigset_t mine = signal_set({SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH});
   pthread_sigmask(SIG_BLOCK, &mine, &before_);
   signals_ = Fd(::signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) {

@@ -58,10 +58,15 @@ struct Command {
 
 CommandHelp whole_program();
 
-// Most commands leave all arguments to CLI11.
-template <void (*add_command)(CLI::App&, int*)>
+// Most commands leave all arguments to CLI11. They take what they have use for.
+template <auto add_command>
 void add(CLI::App& app, Strings&, int* exit_code) {
-  add_command(app, exit_code);
+  if constexpr (requires { add_command(app); })
+    add_command(app);
+  else if constexpr (requires { add_command(app, exit_code); })
+    add_command(app, exit_code);
+  else
+    add_command(app, whole_program);
 }
 
 constexpr Command kCommands[] = {
@@ -69,7 +74,7 @@ constexpr Command kCommands[] = {
     {"plan", add_plan},
     {"devices", add<add_devices>},
     {"tasks", add_tasks},
-    {"bench", [](CLI::App& app, Strings&, int*) { add_bench(app); }},
+    {"bench", add<add_bench>},
     {"checkpoint", add<add_checkpoint>},
     {"top", add<add_top>},
     {"report", add<add_report>},
@@ -78,12 +83,8 @@ constexpr Command kCommands[] = {
     {"agent", add<add_agent>},
     {"doctor", add<add_doctor>},
     {"secret", add<add_secret>},
-    {"completion",
-     [](CLI::App& app, Strings&, int* exit_code) {
-       add_completion(app, whole_program, exit_code);
-     }},
-    {"manual",
-     [](CLI::App& app, Strings&, int* exit_code) { add_manual(app, whole_program, exit_code); }},
+    {"completion", add<add_completion>},
+    {"manual", add<add_manual>},
 };
 
 constexpr auto kExamples = R"(Examples:

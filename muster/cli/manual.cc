@@ -129,7 +129,7 @@ const CommandHelp& find_command_help(const CommandHelp& program, const Strings& 
 }  // namespace
 
 // --all writes pages of all commands, so it takes none.
-void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
+void add_manual(CLI::App& app, CommandHelp (*whole)()) {
   auto* const command =
       app.add_subcommand("manual", "Print a page of the manual, for man")->footer(kManualExamples);
   static Strings path;  // a process parses one command line
@@ -141,14 +141,13 @@ void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* e
   command->add_option("--all", folder, "Write every page into this folder [none]")
       ->type_name("FOLDER")
       ->excludes(of);
-  command->callback([whole, exit_code] {
+  command->callback([whole] {
     const CommandHelp program = whole();
     if (folder.empty()) {
       write_all(STDOUT_FILENO, manual_page(find_command_help(program, path)));
     } else {
       write_pages(program, folder);
     }
-    *exit_code = 0;
   });
 }
 

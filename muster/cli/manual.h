@@ -1,7 +1,6 @@
 // `muster manual [COMMAND…]`: a page of the manual, for man(1).
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "muster/cli/command_help.h"
@@ -9,6 +8,6 @@
 namespace muster {
 
 // Adds the subcommand to `app`. `whole` describes the whole program, with all of its commands.
-void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code);
+void add_manual(CLI::App& app, CommandHelp (*whole)());
 
 }  // namespace muster

@@ -82,7 +82,7 @@ void write_page(const ReportOptions& options, const std::string& folder, const s
 
 }  // namespace
 
-void add_report(CLI::App& app, int* exit_code) {
+void add_report(CLI::App& app) {
   auto* const command =
       app.add_subcommand("report", "Make a page of a run: curves, attempts, failures, placement")
           ->footer(kReportExamples);
@@ -109,9 +109,8 @@ void add_report(CLI::App& app, int* exit_code) {
       ->excludes(json)
       ->excludes(ranks)
       ->excludes(trace);
-  command->callback([options, exit_code] {
+  command->callback([options] {
     const std::string folder = resolve_run_folder(options->folder);
-    *exit_code = 0;
     if (options->trace)
       return merge_trace_in(folder);
     if (options->ranks)

@@ -18,13 +18,10 @@ constexpr auto kSecretExamples = R"(Example, for ranks that are started by hand:
 
 }  // namespace
 
-void add_secret(CLI::App& app, int* exit_code) {
+void add_secret(CLI::App& app) {
   auto* const command = app.add_subcommand("secret", "Print a new secret for a job started by hand")
                             ->footer(kSecretExamples);
-  command->callback([exit_code] {
-    Secret::make().write_to(STDOUT_FILENO, "\n");
-    *exit_code = 0;
-  });
+  command->callback([] { Secret::make().write_to(STDOUT_FILENO, "\n"); });
 }
 
 }  // namespace muster

@@ -183,7 +183,7 @@ void show_top(const TopOptions& options) {
 }  // namespace
 
 // Each format is one answer, so no two of them go together.
-void add_top(CLI::App& app, int* exit_code) {
+void add_top(CLI::App& app) {
   auto* const command =
       app.add_subcommand("top", "Watch the ranks of a running job")->footer(kTopExamples);
   const auto options = std::make_shared<TopOptions>();
@@ -201,10 +201,7 @@ void add_top(CLI::App& app, int* exit_code) {
       ->excludes(json);
   command->add_option("--interval", options->interval, "Time from one look to the next [1s]")
       ->type_name("TIME");
-  command->callback([options, exit_code] {
-    show_top(*options);
-    *exit_code = 0;
-  });
+  command->callback([options] { show_top(*options); });
 }
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/signal_set.h"
 #include "muster/base/strings.h"
 #include "muster/base/utf8.h"
 #include "muster/supervise/live_lines.h"
@@ -22,11 +23,7 @@ namespace {
 // Keeps SIGINT back, so that it never ends the program between two lines. wait() takes it.
 class Interrupts : NoCopy {
  public:
-  Interrupts() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set_, &old_);
-  }
+  Interrupts() { pthread_sigmask(SIG_BLOCK, &set_, &old_); }
   ~Interrupts() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
 
   // Returns false if SIGINT came before the time was over.
@@ -45,7 +42,7 @@ class Interrupts : NoCopy {
   }
 
  private:
-  sigset_t set_{};
+  const sigset_t set_ = signal_set({SIGINT});
   sigset_t old_{};
 };
 
