@@ -253,9 +253,7 @@ void show_fatal_signals(const std::string& name) {
   Stack::here();  // the first loads the unwinder, which a handler must not
   give_signal_stack();
   for (const auto& [signal, name_of_it] : kFatal) {
-    struct sigaction action{};
-    if (::sigaction(signal, nullptr, &action) != 0)
-      continue;
+    struct sigaction action = action_of(signal);
     if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL)
       continue;
     action.sa_sigaction = on_fatal_signal;

@@ -30,6 +30,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/shortage.h"
+#include "muster/base/signal_set.h"
 #include "muster/base/strings.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -274,9 +275,7 @@ std::string program_of(const ChildOptions& options) {
 
 // nohup is meant for the children too, although they get every other signal's default back.
 bool ignores_sighup() {
-  struct sigaction hangup{};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-  return hangup.sa_handler == SIG_IGN;
+  return action_of(SIGHUP).sa_handler == SIG_IGN;
 }
 
 // `path` has a slash, so nothing is looked up.

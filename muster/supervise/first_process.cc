@@ -6,6 +6,8 @@
 
 #include <initializer_list>
 
+#include "muster/base/signal_set.h"
+
 namespace muster {
 
 namespace {
@@ -21,8 +23,8 @@ void let_signals_end_first_process() {
   if (::getpid() != 1)
     return;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
-    struct sigaction action{};
-    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL)
+    struct sigaction action = action_of(signal);
+    if (action.sa_handler != SIG_DFL)
       continue;
     action.sa_handler = end_by_signal;
     ::sigaction(signal, &action, nullptr);

@@ -4,7 +4,6 @@
 
 #include <sys/prctl.h>
 
-#include "muster/base/mapped.h"
 #include "muster/supervise/descendants.h"
 
 namespace muster {
@@ -21,7 +20,7 @@ rlimit raise_open_files() {
   return before;
 }
 
-struct sigaction action_of(void (*handler)(int)) {
+struct sigaction action_with(void (*handler)(int)) {
   struct sigaction action{};
   action.sa_handler = handler;
   return action;
@@ -29,22 +28,13 @@ struct sigaction action_of(void (*handler)(int)) {
 
 }  // namespace
 
-Ints caught_signals(Ints& stops, const Ints& passed) {
-  struct sigaction action{};
-  if (::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN)
-    std::erase(stops, SIGHUP);
-  Ints signals = stops;
-  append_all(signals, passed);
-  return signals;
-}
-
 ParentState::ParentState() : old_open_files_(raise_open_files()) {
   // An ignored SIGCHLD, inherited through exec, would have the kernel reap children before we see
   // them.
-  const struct sigaction standard = action_of(SIG_DFL);
+  const struct sigaction standard = action_with(SIG_DFL);
   ::sigaction(SIGCHLD, &standard, &old_child_action_);
   // A reader of our output that went away is an error of write, not our end.
-  const struct sigaction ignored = action_of(SIG_IGN);
+  const struct sigaction ignored = action_with(SIG_IGN);
   ::sigaction(SIGPIPE, &ignored, &old_pipe_action_);
   ::sigaction(SIGXFSZ, &ignored, &old_size_action_);  // nor is a limit of file sizes
   int subreaper = 0;

@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/supervise/descendants.h"
 
@@ -33,9 +32,5 @@ class ParentState : NoCopy {
   bool was_subreaper_ = false;
   Pids foreign_;
 };
-
-// What a guard of children catches: the signals that stop it and those that it passes on. SIGHUP is
-// taken out of `stops` if this process ignores it, as nohup has it.
-Ints caught_signals(Ints& stops, const Ints& passed);
 
 }  // namespace muster

@@ -56,16 +56,14 @@ bool is_zombie(pid_t pid) {
 
 }  // namespace
 
-ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(options)) {
-  const auto signals = caught_signals(options_.stop_signals, options_.pass_signals);
-  signals_.emplace(signals, options_.stop_signals);
-  parent_.emplace();
-  loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
+ProcessPool::ProcessPool(ProcessPoolOptions options)
+    : options_(std::move(options)), signals_(options_.stop_signals, options_.pass_signals) {
+  loop_.watch_readable(signals_.fd(), [this] { take_signals(); });
   Strings marks;
   if (!options_.mark.empty())
     marks.push_back(options_.mark);
   sentinel_ = std::make_unique<Sentinel>(marks);
-  parent_->add_foreign(sentinel_->pid());
+  parent_.add_foreign(sentinel_->pid());
 }
 
 ProcessPool::~ProcessPool() {
@@ -74,7 +72,7 @@ ProcessPool::~ProcessPool() {
 
 pid_t ProcessPool::spawn(int id, const std::string& name, ChildOptions options) {
   if (!options.open_files)
-    options.open_files = parent_->old_open_files();
+    options.open_files = parent_.old_open_files();
   auto member = std::make_unique<Member>();
   member->id = id;
   member->name = name;
@@ -124,7 +122,7 @@ void ProcessPool::note_ended(Member& member) {
 }
 
 void ProcessPool::take_signals() {
-  while (const auto signal = signals_->take()) {
+  while (const auto signal = signals_.take()) {
     if (contains(options_.stop_signals, *signal))
       stops_.push_back(*signal);
     else
@@ -227,7 +225,7 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<TimePoint> until) {
 // behind. Those that have ended are reaped, and it is noted how they ended.
 Pids ProcessPool::left_behind() {
   Pids left = children_.read();
-  for (const pid_t pid : parent_->foreign())
+  for (const pid_t pid : parent_.foreign())
     left.erase(pid);
   for (const auto& [id, member] : members_)
     left.erase(member->child.pid);

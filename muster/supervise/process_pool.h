@@ -145,10 +145,10 @@ class ProcessPool : NoCopy {
 
   ProcessPoolOptions options_;
   EventLoop loop_;
-  std::optional<SignalPipe> signals_;
+  SignalPipe signals_;
   Ints stops_;
   Requests requests_;
-  std::optional<ParentState> parent_;
+  ParentState parent_;
   std::unique_ptr<Sentinel> sentinel_;
   ChildList children_;
   std::unordered_map<int, std::unique_ptr<Member>> members_;

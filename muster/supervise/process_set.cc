@@ -32,11 +32,9 @@ constexpr milliseconds kLookForCauseEvery{20};
 
 }  // namespace
 
-ProcessSet::ProcessSet(ProcessSetOptions options) : options_(std::move(options)) {
-  const auto signals = caught_signals(options_.stop_signals, options_.pass_signals);
-  signals_.emplace(signals, options_.stop_signals);
-  parent_.emplace();
-  loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
+ProcessSet::ProcessSet(ProcessSetOptions options)
+    : options_(std::move(options)), signals_(options_.stop_signals, options_.pass_signals) {
+  loop_.watch_readable(signals_.fd(), [this] { take_signals(); });
 }
 
 ProcessSet::~ProcessSet() {
@@ -50,7 +48,7 @@ void ProcessSet::post_sentinel(const Strings& marks) {
     return;
   try {
     sentinel_ = std::make_unique<Sentinel>(marks);
-    parent_->add_foreign(sentinel_->pid());
+    parent_.add_foreign(sentinel_->pid());
   } catch (const Error& error) {
     sentinel_failed_ = true;
     log_warning("the sentinel did not start (",
@@ -63,7 +61,7 @@ void ProcessSet::post_sentinel(const Strings& marks) {
 void ProcessSet::spawn(int id, ChildOptions options) {
   post_sentinel();
   if (!options.open_files)
-    options.open_files = parent_->old_open_files();
+    options.open_files = parent_.old_open_files();
   auto member = std::make_unique<Member>();
   member->id = id;
   member->child = spawn_child(options);
@@ -155,7 +153,7 @@ void ProcessSet::put_cause_first() {
 }
 
 void ProcessSet::take_signals() {
-  while (const auto signal = signals_->take())
+  while (const auto signal = signals_.take())
     on_signal(*signal);
 }
 
@@ -471,7 +469,7 @@ WaitResult ProcessSet::finish() {
 // them behind.
 Pids ProcessSet::left_behind() const {
   Pids pids = own_children();
-  for (const pid_t pid : parent_->foreign())
+  for (const pid_t pid : parent_.foreign())
     pids.erase(pid);
   for (const auto& member : members_)
     pids.erase(member->child.pid);

@@ -193,8 +193,8 @@ class ProcessSet : NoCopy {
 
   ProcessSetOptions options_;
   EventLoop loop_;
-  std::optional<SignalPipe> signals_;
-  std::optional<ParentState> parent_;
+  SignalPipe signals_;
+  ParentState parent_;
   std::unique_ptr<Sentinel> sentinel_;
   bool sentinel_failed_ = false;
   std::vector<std::unique_ptr<Member>> members_;

@@ -11,6 +11,9 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "muster/base/mapped.h"
+#include "muster/base/signal_set.h"
+
 namespace muster {
 
 namespace {
@@ -41,7 +44,11 @@ void on_signal(int signal) {
 
 }  // namespace
 
-SignalPipe::SignalPipe(const Ints& signals, const Ints& stops) : pipe_(open_pipe(O_NONBLOCK)) {
+SignalPipe::SignalPipe(Ints& stops, const Ints& others) : pipe_(open_pipe(O_NONBLOCK)) {
+  if (action_of(SIGHUP).sa_handler == SIG_IGN)
+    std::erase(stops, SIGHUP);
+  Ints signals = stops;
+  append_all(signals, others);
   handlers_pipe = pipe_.write_end.get();
   for (const int signal : stops)
     handlers_stops |= bit_of(signal);

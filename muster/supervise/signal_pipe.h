@@ -17,9 +17,9 @@ namespace muster {
 
 class SignalPipe : NoCopy {
  public:
-  // Catches `signals` from now on, whichever thread they come to. `stops`: those among them that
-  // ask this process to stop. Throws: io.
-  SignalPipe(const Ints& signals, const Ints& stops);
+  // Catches the signals from now on, whichever thread they come to: `stops` ask this process to
+  // stop. SIGHUP is taken out of these if this process ignores it, as nohup has it. Throws: io.
+  SignalPipe(Ints& stops, const Ints& others);
   ~SignalPipe();  // what was done about them before is done again
 
   // Readable when a signal has come.

@@ -7,6 +7,7 @@
 
 #include <atomic>
 
+#include "muster/base/signal_set.h"
 #include "muster/supervise/first_process.h"
 
 namespace muster {
@@ -35,9 +36,7 @@ void remember(int signal) {
 // A signal that the program handles or ignores itself is left to it.
 void remember_stop_signals() {
   for (const int signal : kStopSignals) {
-    struct sigaction action{};
-    if (::sigaction(signal, nullptr, &action) != 0)
-      continue;
+    struct sigaction action = action_of(signal);
     if (action.sa_handler != SIG_DFL && !ends_first_process(action))
       continue;
     action = {};
@@ -57,8 +56,7 @@ void set_stop_signal(int signal) {
 
 void forget_stop_signals() {
   for (const int signal : kStopSignals) {
-    struct sigaction action{};
-    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == remember)
+    if (action_of(signal).sa_handler == remember)
       ::signal(signal, SIG_DFL);
   }
   set_stop_signal(0);

@@ -245,7 +245,8 @@ std::string output_error(const std::string& command, std::chrono::milliseconds p
 TEST(CommandOutput, AStopSignalThatIsCaughtEndsIt) {
   const std::string me = cat(::getpid());
   {
-    const SignalPipe caught({SIGTERM, SIGUSR1}, {SIGTERM});
+    Ints stops = {SIGTERM};
+    const SignalPipe caught(stops, {SIGUSR1});
     EXPECT_EQ(output_of_command(cat("kill -USR1 ", me, "; echo 1"), "--map-command"), "1\n");
     EXPECT_EQ(output_error(cat("kill -TERM ", me, "; sleep 600"), std::chrono::hours(1)),
               cat("--map-command: 'kill -TERM ",
