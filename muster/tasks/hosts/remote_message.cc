@@ -267,27 +267,27 @@ void check(const RemoteSignal& signal, JsonObject& json) {
 }
 
 // An empty message of every kind, by the name that it has on the wire.
-using Kind = std::pair<const char*, RemoteMessage>;
-const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> kinds = {{"alive", RemoteAlive{}},
-                                          {"hello", RemoteHello{}},
-                                          {"begin", RemoteBegin{}},
-                                          {"start", RemoteStart{}},
-                                          {"end", RemoteEnd{}},
-                                          {"signal", RemoteSignal{}},
-                                          {"host", RemoteInventory{}},
-                                          {"held", RemoteHeld{}},
-                                          {"memory", RemoteMemory{}},
-                                          {"output", RemoteOutput{}},
-                                          {"ended", RemoteEnded{}},
-                                          {"cannot", RemoteCannot{}}};
+using WireKind = std::pair<const char*, RemoteMessage>;
+const std::vector<WireKind>& kinds() {
+  static const std::vector<WireKind> kinds = {{"alive", RemoteAlive{}},
+                                              {"hello", RemoteHello{}},
+                                              {"begin", RemoteBegin{}},
+                                              {"start", RemoteStart{}},
+                                              {"end", RemoteEnd{}},
+                                              {"signal", RemoteSignal{}},
+                                              {"host", RemoteInventory{}},
+                                              {"held", RemoteHeld{}},
+                                              {"memory", RemoteMemory{}},
+                                              {"output", RemoteOutput{}},
+                                              {"ended", RemoteEnded{}},
+                                              {"cannot", RemoteCannot{}}};
   return kinds;
 }
 
 }  // namespace
 
 std::string to_line(const RemoteMessage& message) {
-  const auto is_of_it = [&](const Kind& kind) {
+  const auto is_of_it = [&](const WireKind& kind) {
     return kind.second.index() == message.index();
   };
   WireWriter writer;
@@ -300,7 +300,7 @@ RemoteMessage remote_message_from(const std::string& line) {
   const auto document = parse_strict_json(line, kWhat);
   JsonObject json(document, kWhat, "");
   const std::string name = json.text(kKindKey);
-  const Kind* const kind = element_with(kinds(), name, &Kind::first);
+  const WireKind* const kind = element_with(kinds(), name, &WireKind::first);
   if (kind == nullptr)
     json.fail(kKindKey, "a kind of message", in_quotes(printable(name.substr(0, kMaxShown))));
   RemoteMessage message = kind->second;
