@@ -30,7 +30,7 @@ std::string bench_program() {
 
 // Returns only by an exception: after execv() this process is muster-bench.
 void become_bench(const Strings& args) {
-  const std::string program = bench_program();
+  const auto program = bench_program();
   Strings words = {"muster bench"};
   append_all(words, args);
   ::execv(program.c_str(), exec_pointers(words).data());

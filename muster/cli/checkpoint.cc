@@ -76,7 +76,7 @@ void show_list(const CheckpointFlags& flags) {
                shown_text(flags.folder),
                "', which is one; see `muster checkpoint show`");
   }
-  const std::string directory = checkpoints_folder(flags.folder);
+  const auto directory = checkpoints_folder(flags.folder);
   const auto listed = read_files([&] { return list_with_state(directory); });
   if (listed.empty() && has_plain_weights(flags.folder)) {
     fail_usage("expected a folder of checkpoints, got '",
@@ -107,7 +107,7 @@ void show_one(const CheckpointFlags& flags) {
 // for all that are in it.
 Strings each_checkpoint(const Strings& paths) {
   Strings all;
-  for (const std::string& path : paths) {
+  for (const auto& path : paths) {
     expect_there(path);
     const bool is_checkpoint = exists_at(cat(path, "/", kManifestFile));
     std::vector<StepFolder> inside;

@@ -81,7 +81,7 @@ void add_position(TableRows& rows, const Manifest& manifest) {
                                                 : cat(position.epoch_samples, " samples of it");
   rows.push_back({"epoch", cat(position.epoch, ", ", within)});
   // The samples seen may have passed the data set several times.
-  const std::string size = framed(", data set of ", text_of_count(position.dataset_size));
+  const auto size = framed(", data set of ", text_of_count(position.dataset_size));
   if (position.samples_seen > 0)
     rows.push_back({"samples seen", cat(position.samples_seen, size)});
 }
@@ -204,7 +204,7 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
   TableRows rows;
   rows.reserve(listed.size());
   for (const auto& row : listed) {
-    const std::string parent = text_or(shown_text(row.parent, kShownParent), "-");
+    const auto parent = text_or(shown_text(row.parent, kShownParent), "-");
     const std::string branch = row.is_abandoned ? "abandoned, " : "";
     const std::string best = row.is_best ? "best, " : "";
     rows.push_back({cat(row.step),

@@ -51,7 +51,7 @@ StringMap parse_conf(const std::string& text) {
   StringMap values;
   if (text.empty())
     return values;
-  for (const std::string& piece : split(text, ',')) {
+  for (const auto& piece : split(text, ',')) {
     const size_t equals = piece.find('=');
     if (equals == npos || equals == 0)
       throw bad_flag(
@@ -141,7 +141,7 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   const bool is_static = options.backend == "static";
   const int default_port = default_port_of(options.backend);
   if (options.backend == "etcd" && !flags.rdzv_endpoint.empty()) {
-    const auto servers = mapped(split(flags.rdzv_endpoint, ','), [&](const std::string& server) {
+    const auto servers = mapped(split(flags.rdzv_endpoint, ','), [&](const auto& server) {
       return endpoint_text(meeting_point(server), default_port);
     });
     options.endpoint = join(servers, ",");
@@ -334,7 +334,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   RemoteOptions remote{.discovery = flags.host_discovery, .remote_muster = flags.remote_muster};
   if (listed)
     remote.hosts = listed_hosts(flags);
-  const std::string ssh = text_or(flags.ssh, get_env("MUSTER_SSH").value_or("ssh"));
+  const auto ssh = text_or(flags.ssh, get_env("MUSTER_SSH").value_or("ssh"));
   remote.ssh = split(ssh, ' ');  // as a shell would split it without quotes
   std::erase(remote.ssh, "");
   if (remote.ssh.empty())

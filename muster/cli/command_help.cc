@@ -17,9 +17,9 @@ std::string first_word(const std::string& type) {
 // An argument by place has one name, and flags may have a short and a long one.
 FlagHelp describe_flag(const CLI::Option& option) {
   FlagHelp flag{.text = option.get_description(), .variable = option.get_envname()};
-  for (const std::string& name : option.get_snames())
+  for (const auto& name : option.get_snames())
     flag.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames())
+  for (const auto& name : option.get_lnames())
     flag.names.push_back("--" + name);
   if (!option.nonpositional())
     flag.names = {option.get_single_name()};

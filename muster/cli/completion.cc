@@ -71,7 +71,7 @@ std::string zsh_specs(const CommandHelp& command) {
   for (const FlagHelp& flag : command.flags) {
     const std::string value =
         flag.value.empty() ? "" : cat(":", text_for_zsh(flag.value), ":_files");
-    specs += sum_of<std::string>(flag.names, [&](const std::string& name) {
+    specs += sum_of<std::string>(flag.names, [&](const auto& name) {
       return cat(" \\\n    '", name, "[", text_for_zsh(flag.text), "]", value, "'");
     });
   }
@@ -82,7 +82,7 @@ std::string zsh_specs(const CommandHelp& command) {
 std::string bash_completion(const CommandHelp& program) {
   std::string commands, flags;
   for_each_command(program, [&](const CommandHelp& command) {
-    const std::string path = shell_quoted(path_of(command));
+    const auto path = shell_quoted(path_of(command));
     const auto command_names = mapped(command.commands, &CommandHelp::name);
     const auto flag_names = concatenated(command.flags, &FlagHelp::names);
     if (!command_names.empty())
@@ -131,7 +131,7 @@ std::string zsh_completion(const CommandHelp& program) {
   std::string functions;
   for_each_command(program, [&](const CommandHelp& command) {
     functions += cat(zsh_function(command), "() {\n");
-    const std::string specs = zsh_specs(command);
+    const auto specs = zsh_specs(command);
     if (command.commands.empty()) {
       functions += cat("  _arguments", specs, " \\\n    '*::arguments:_files'\n}\n");
       return;
@@ -180,7 +180,7 @@ std::string fish_completion(const CommandHelp& program) {
   std::string paths = "set -g __muster_paths";
   std::string lines;
   for_each_command(program, [&](const CommandHelp& command) {
-    const std::string path = path_of(command);
+    const auto path = path_of(command);
     paths += framed(" '", path, "'");
     const std::string complete = "complete -c muster -n '__muster_at ";
     for (const CommandHelp& part : command.commands) {
@@ -195,7 +195,7 @@ std::string fish_completion(const CommandHelp& program) {
     }
     for (const FlagHelp& flag : command.flags) {
       std::string names;
-      for (const std::string& name : flag.names)
+      for (const auto& name : flag.names)
         names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       lines += cat(complete,
                    "flags \"",

@@ -263,7 +263,7 @@ std::string host_text(const Host& host, const DevicesTextOptions& options) {
   }
   text += cpu_text(host);
   text += sum_of<std::string>(
-      host.notes, [&](const std::string& note) { return cat("note: ", printable(note), "\n"); });
+      host.notes, [&](const auto& note) { return cat("note: ", printable(note), "\n"); });
   return text;
 }
 

@@ -129,7 +129,7 @@ void ask_python(DoctorFacts& facts, const std::string& python) {
   if (python.empty())
     return;
   try {
-    const std::string command = shell_command(
+    const auto command = shell_command(
         {find_program(python, find_or(facts.environment, "PATH")),
          "-c",
          "import os, torch; print(torch.__version__, os.path.dirname(torch.__file__))"});

@@ -25,7 +25,7 @@ CheckResult no_gpus() {
 // Returns the PCI addresses of the NVIDIA GPUs that the kernel sees, with a driver or without.
 Strings nvidia_hardware(const std::string& root) {
   const std::string folder = root + "/sys/bus/pci/devices";
-  return filtered(names_in(folder), [&](const std::string& name) {
+  return filtered(names_in(folder), [&](const auto& name) {
     const auto device = cat(folder, "/", name);
     return trim(try_read_file(device + "/vendor").value_or("")) == "0x10de" &&
            try_read_file(device + "/class").value_or("").starts_with("0x03");
@@ -34,9 +34,9 @@ Strings nvidia_hardware(const std::string& root) {
 
 // "NVRM version: NVIDIA UNIX … Kernel Module  570.86.15  Release …" → "570.86.15".
 std::string kernel_module_version(const std::string& root) {
-  const std::string text = try_read_file(root + "/proc/driver/nvidia/version").value_or("");
-  const std::string line = text.substr(0, text.find('\n'));
-  for (const std::string& word : split(line, ' ')) {
+  const auto text = try_read_file(root + "/proc/driver/nvidia/version").value_or("");
+  const auto line = text.substr(0, text.find('\n'));
+  for (const auto& word : split(line, ' ')) {
     const bool is_number = word.find_first_not_of("0123456789.") == npos;
     if (is_number && contains(word, '.'))
       return word;
@@ -65,7 +65,7 @@ bool is_used_by_others(const Gpu& gpu, uint64_t used) {
 bool iommu_translates(const std::string& root) {
   if (names_in(root + "/sys/class/iommu").empty())
     return false;
-  const std::string kernel = try_read_file(root + "/proc/cmdline").value_or("");
+  const auto kernel = try_read_file(root + "/proc/cmdline").value_or("");
   return !has_text(kernel, "iommu=pt") && !has_text(kernel, "iommu=off");
 }
 
@@ -76,7 +76,7 @@ CheckResult check_driver(const DoctorFacts& facts) {
   if (!facts.probe_error.empty()) {
     return {kFail, facts.probe_error, "correct what the error names"};
   }
-  const std::string module = kernel_module_version(facts.root);
+  const auto module = kernel_module_version(facts.root);
   const std::string& library = facts.host.driver_version;
   if (!module.empty() && !library.empty() && module != library) {
     return {kFail,

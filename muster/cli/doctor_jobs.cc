@@ -27,7 +27,7 @@ struct Process {
 
 // Returns the value of a line of /proc/PID/status that begins with `name`, as "PPid:".
 std::string status_field(const std::string& status, const std::string& name) {
-  for (const std::string& line : split(status, '\n')) {
+  for (const auto& line : split(status, '\n')) {
     if (line.starts_with(name))
       return std::string(trim(std::string_view(line).substr(name.size())));
   }
@@ -37,7 +37,7 @@ std::string status_field(const std::string& status, const std::string& name) {
 // Returns the job of a process. torchrun's id may be "none"; muster's run folder tells more then.
 std::string job_of(const std::string& environment) {
   std::string job;
-  for (const std::string& entry : split(environment, '\0')) {
+  for (const auto& entry : split(environment, '\0')) {
     for (const std::string_view name : {"TORCHELASTIC_RUN_ID=", "MUSTER_RUN_DIR="}) {
       if (entry.starts_with(name) && (job.empty() || job == "none"))
         job = entry.substr(name.size());
@@ -49,13 +49,13 @@ std::string job_of(const std::string& environment) {
 // Returns this user's processes by pid. The environment of another's could not be read.
 std::map<int, Process> own_processes(const DoctorFacts& facts) {
   std::map<int, Process> processes;
-  for (const std::string& name : names_in(facts.root + "/proc")) {
+  for (const auto& name : names_in(facts.root + "/proc")) {
     const auto pid = parse_int(name);
     const auto folder = cat(facts.root, "/proc/", name);
     struct stat info{};
     if (!pid || ::stat(folder.c_str(), &info) != 0 || info.st_uid != facts.user)
       continue;
-    const std::string status = try_read_file(folder + "/status").value_or("");
+    const auto status = try_read_file(folder + "/status").value_or("");
     Process process{
         .pid = static_cast<int>(*pid),
         .parent = static_cast<int>(parse_int(status_field(status, "PPid:")).value_or(0)),
@@ -78,7 +78,7 @@ bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
     return true;
   if (pid != 1)
     return false;
-  const std::string command = try_read_file(folder + "/cmdline").value_or("");
+  const auto command = try_read_file(folder + "/cmdline").value_or("");
   const bool launches = has_text(command, "muster") || has_text(command, "torch");
   return !launches && name != orphan.name;
 }

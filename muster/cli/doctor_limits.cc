@@ -37,7 +37,7 @@ std::optional<Limit> soft_limit(const DoctorFacts& facts, std::string_view name)
   const auto text = try_read_file(facts.root + "/proc/self/limits");
   if (!text)
     return std::nullopt;
-  for (const std::string& line : split(*text, '\n')) {
+  for (const auto& line : split(*text, '\n')) {
     if (!line.starts_with(name))
       continue;
     const std::string_view rest = trim(std::string_view(line).substr(name.size()));
@@ -145,7 +145,7 @@ CheckResult check_cgroup(const DoctorFacts& facts) {
     return {kSkipped,
             "no cgroup v2: muster ends ranks by their process groups, and orphans one by one"};
   }
-  const std::string limits = cgroup_limits(*folder, facts.root);
+  const auto limits = cgroup_limits(*folder, facts.root);
   // A rank of LibTorch has tens of threads.
   if (most_processes(*folder).value_or(INT64_MAX) < 1000) {
     return {kWarn,

@@ -17,8 +17,8 @@ bool names_an_interface(const std::string& value, const Strings& interfaces) {
     return true;
   const bool exact = value.starts_with('=');
   const std::string names = exact ? value.substr(1) : value;
-  for (const std::string& name : split(names, ',')) {
-    const std::string wanted = name.substr(0, name.find(':'));  // "eth0:1234" gives the port too
+  for (const auto& name : split(names, ',')) {
+    const auto wanted = name.substr(0, name.find(':'));  // "eth0:1234" gives the port too
     const auto is_meant = [&](const std::string& interface) {
       return exact ? interface == wanted : interface.starts_with(wanted);
     };

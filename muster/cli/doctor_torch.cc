@@ -28,7 +28,7 @@ std::string version_in_header(const std::string& text) {
 
 // Returns the version in a torch folder (a wheel's or a libtorch's), from files alone.
 std::string torch_version(const std::string& folder) {
-  const std::string python = try_read_file(folder + "/version.py").value_or("");
+  const auto python = try_read_file(folder + "/version.py").value_or("");
   if (const size_t at = python.find("__version__ = '"); at != npos) {
     const size_t from = at + std::string_view("__version__ = '").size();
     return python.substr(from, python.find('\'', from) - from);
@@ -42,7 +42,7 @@ std::string torch_version(const std::string& folder) {
 // Returns where a Python of this prefix would have torch, as in a virtual environment.
 Strings torch_folders(const std::string& prefix) {
   Strings folders;
-  for (const std::string& name : names_in(prefix + "/lib")) {
+  for (const auto& name : names_in(prefix + "/lib")) {
     if (!name.starts_with("python3"))
       continue;
     for (const char* packages : {"site-packages", "dist-packages"}) {
@@ -69,7 +69,7 @@ Strings torch_candidates(const DoctorFacts& facts) {
   if (const auto active = variable(facts, "VIRTUAL_ENV"))
     add_prefix(*active);
   add_prefix(cat(variable(facts, "PWD").value_or("."), "/.deps/torch"));
-  for (const std::string& bin : split(variable(facts, "PATH").value_or(""), ':')) {
+  for (const auto& bin : split(variable(facts, "PATH").value_or(""), ':')) {
     if (!bin.ends_with("/bin"))
       continue;
     const std::string prefix = facts.root + above(bin);
@@ -113,8 +113,8 @@ CheckResult check_torch(const DoctorFacts& facts) {
         blank == npos ? facts.asked_python : facts.python_answer.substr(blank + 1);
     return judge_torch(facts.python_answer.substr(0, blank), where);
   }
-  for (const std::string& folder : torch_candidates(facts)) {
-    const std::string version = torch_version(folder);
+  for (const auto& folder : torch_candidates(facts)) {
+    const auto version = torch_version(folder);
     if (!version.empty())
       return judge_torch(version, folder);
   }

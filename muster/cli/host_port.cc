@@ -31,7 +31,7 @@ void check_brackets(const std::string& host, const std::string& given, const std
   const bool is_name = !contains(host, ':');
   if (is_name || (is_ipv6_address(host) && !lacks_brackets(host)))
     return;
-  const std::string example = text_or(with_brackets(host), "[fe80::1]:29400");
+  const auto example = text_or(with_brackets(host), "[fe80::1]:29400");
   throw bad_flag(
       flag, "an IPv6 address in brackets where a port follows", given, cat("as in ", example));
 }
@@ -44,7 +44,7 @@ std::string in_brackets(const std::string& host) {
 }
 
 HostPort parse_host_port(const std::string& given, const std::string& flag) {
-  const std::string text = without_scheme(given, flag);
+  const auto text = without_scheme(given, flag);
   const size_t colon = text.rfind(':');
   const bool is_in_brackets = colon != npos && text.find(']', colon) != text.npos;
   const bool is_of_address = !text.starts_with('[') && text.find(':') != colon;

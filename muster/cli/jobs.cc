@@ -76,8 +76,8 @@ std::string jobs_text(const JobNotes& jobs) {
   TableRows rows;
   for (const JobNote& job : jobs) {
     const std::chrono::seconds age(std::max<int64_t>(0, std::time(nullptr) - job.since_seconds));
-    const auto devices = mapped(
-        job.devices, [&](const std::string& device) { return device.substr(0, kShortId + 4); });
+    const auto devices =
+        mapped(job.devices, [&](const auto& device) { return device.substr(0, kShortId + 4); });
     rows.push_back({job.id.substr(0, id_size),
                     cat(job.pid),
                     format_duration(age),
@@ -109,7 +109,7 @@ JobNotes jobs_to_stop(const StopOptions& options) {
                            running.size(),
                            " running); see `muster ps`");
   }
-  return mapped(options.jobs, [&](const std::string& text) { return find_job(running, text); });
+  return mapped(options.jobs, [&](const auto& text) { return find_job(running, text); });
 }
 
 // Signals all jobs before it waits for any, so that they end together. Returns the exit code.

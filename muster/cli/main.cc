@@ -161,7 +161,7 @@ std::string command_list() {
 
 // Complains of a first argument that is no command, which is often a program to start.
 int unknown_command(const std::string& name) {
-  const std::string suggestion = did_you_mean(name, command_names());
+  const auto suggestion = did_you_mean(name, command_names());
   std::string next = suggestion.empty() ? "see muster help" : suggestion.substr(2);
   if (contains(name, '/') || name.ends_with(".py"))
     next = "to start it: muster run " + name;
@@ -178,7 +178,7 @@ std::string name_the_rule(const CLI::App& app, const std::string& text) {
   const size_t equals = text.find(" = ");
   if (!text.starts_with(kStart) || equals == npos)
     return text;
-  const std::string name = text.substr(kStart.size(), equals - kStart.size());
+  const auto name = text.substr(kStart.size(), equals - kStart.size());
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty())
     command = command->get_subcommands().front();
@@ -256,7 +256,7 @@ int parse_and_run(CLI::App& app,
     return exit_code;
   } catch (const CLI::ParseError& error) {
     // muster's own messages name what was probably meant.
-    const std::string unknown = text_or(unknown_flag(app), unknown_subcommand(app));
+    const auto unknown = text_or(unknown_flag(app), unknown_subcommand(app));
     const std::string wrong = name_the_rule(app, error.what()) + "; see " + who + " --help";
     return complain(who, text_or(unknown, wrong), kUsageError);
   } catch (const ReaderGone&) {

@@ -45,7 +45,7 @@ std::string plain(const std::string& text) {
 // Each line is escaped by itself.
 std::string lines_of(const std::string& text) {
   return sum_of<std::string>(split(text, '\n'),
-                             [](const std::string& line) { return plain(line) + "\n"; });
+                             [](const auto& line) { return plain(line) + "\n"; });
 }
 
 // "muster-checkpoint-show", as git names its pages.
@@ -56,7 +56,7 @@ std::string page_name(const CommandHelp& command) {
 // An entry: the flag's names, its value, its help, its variable.
 std::string flag_text(const FlagHelp& flag) {
   const auto names =
-      mapped(flag.names, [](const std::string& name) { return "\\fB" + plain(name) + "\\fR"; });
+      mapped(flag.names, [](const auto& name) { return "\\fB" + plain(name) + "\\fR"; });
   auto text = cat(".TP\n", join(names, ", "));
   if (!flag.value.empty())
     text += " \\fI" + plain(flag.value) + "\\fR";
@@ -117,7 +117,7 @@ void write_pages(const CommandHelp& command, const std::filesystem::path& folder
 // Throws: invalid_argument for an unknown command.
 const CommandHelp& find_command_help(const CommandHelp& program, const Strings& path) {
   const CommandHelp* found = &program;
-  for (const std::string& name : path) {
+  for (const auto& name : path) {
     const auto next = std::ranges::find(found->commands, name, &CommandHelp::name);
     if (next == found->commands.end())
       fail_usage("expected a command, got '", join(path, " "), "'; see muster --help");

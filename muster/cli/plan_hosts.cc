@@ -96,7 +96,7 @@ Host ask_host(const HostSpec& host,
   if (!here)
     argv = ssh_command(remote.ssh, host.name, argv);
   const std::string command = shell_command(argv) + " </dev/null";
-  const std::string answer = answer_of(host, command, here ? Strings() : remote.ssh);
+  const auto answer = answer_of(host, command, here ? Strings() : remote.ssh);
   Host found = parse_inventory(document_in(answer, host), host.name).hosts.at(0);
   found.name = without_user(host.name);
   return found;

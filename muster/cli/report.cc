@@ -61,7 +61,7 @@ void expect_no_job_in(const std::string& folder) {
 // Makes trace.json of the events that ranks have left, which the launcher would have done.
 void merge_trace_in(const std::string& folder) {
   expect_no_job_in(folder);
-  const std::string made = merge_left_trace(folder);
+  const auto made = merge_left_trace(folder);
   if (made.empty()) {
     throw failed_precondition(
         "--trace: expected events that ranks have left in '",
@@ -73,7 +73,7 @@ void merge_trace_in(const std::string& folder) {
 
 // Writes the page and prints its path.
 void write_page(const ReportOptions& options, const std::string& folder, const std::string& html) {
-  const std::string path = text_or(options.out, folder + "/report.html");
+  const auto path = text_or(options.out, folder + "/report.html");
   check_named_file("--out", path);
   check_not_of_run("--out", path, folder);
   write_named_file(path, html);
@@ -110,7 +110,7 @@ void add_report(CLI::App& app) {
       ->excludes(ranks)
       ->excludes(trace);
   command->callback([options] {
-    const std::string folder = resolve_run_folder(options->folder);
+    const auto folder = resolve_run_folder(options->folder);
     if (options->trace)
       return merge_trace_in(folder);
     if (options->ranks)

@@ -76,7 +76,7 @@ CLI::App* add_command(
 // Splits the arguments at each ":", as mpirun does. Returns at least one list.
 std::vector<Strings> split_programs(const Strings& args) {
   std::vector<Strings> lists(1);
-  for (const std::string& arg : args) {
+  for (const auto& arg : args) {
     if (arg == ":") {
       lists.emplace_back();
     } else {
@@ -113,7 +113,7 @@ MorePrograms parse_more_programs(const std::vector<Strings>& programs) {
 void warn_of_flags_of_program(const CLI::App& command, const Strings& program) {
   Strings flags;
   for (size_t i = 1; i < program.size(); ++i) {
-    const std::string name = program[i].substr(0, program[i].find('='));
+    const auto name = program[i].substr(0, program[i].find('='));
     if (name.size() > 1 && name[0] == '-' && command.get_option_no_throw(name) != nullptr)
       flags.push_back(name);
   }

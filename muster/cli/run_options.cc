@@ -66,7 +66,7 @@ Ints parse_ranks(const std::string& text,
                  const std::string& expected,
                  const std::string& next = "") {
   Ints numbers;
-  for (const std::string& piece : split(text, ',')) {
+  for (const auto& piece : split(text, ',')) {
     const auto value = parse_int(trim(piece));
     if (!value || *value < 0 || *value > kMostRanksOfHost)
       throw bad_flag(flag, expected, wrong_piece(text, piece, numbers.size() + 1), next);
@@ -95,7 +95,7 @@ Ints parse_map(const std::string& text) {
     return parse_ranks(text, "--map", cat(expected, ", or @FILE"), next);
   }
   const std::string file = read_named("--map", [&] { return read_small_file(text.substr(1)); });
-  const std::string list = joined_by_commas(std::string(without_byte_order_mark(file)));
+  const auto list = joined_by_commas(std::string(without_byte_order_mark(file)));
   return parse_ranks(list, cat("--map ", shown_text(text)), expected);
 }
 
@@ -119,7 +119,7 @@ auto map_of_command(const std::string& command) {
                               {"MUSTER_MAP_RANKS", text_of(num_ranks)}};
     if (const auto known = answers->find(told); known != answers->end())
       return known->second;
-    const std::string answer =
+    const auto answer =
         output_of_command(command, "--map-command", told, kAnswerOfCommand, input_of_command());
     return answers
         ->emplace(told,
@@ -252,7 +252,7 @@ void set_request(const RunFlags& flags, Request& request) {
   set_map(flags, request);
   if (!flags.scores.empty())
     request.scores = read_named("--scores", [&] { return read_scores(flags.scores); });
-  request.rank_memory_bytes = mapped(pieces(flags.rank_memory), [](const std::string& size) {
+  request.rank_memory_bytes = mapped(pieces(flags.rank_memory), [](const auto& size) {
     return parse_bytes(size, "--rank-memory");
   });
   set_simulated_hosts(flags, request);
@@ -276,16 +276,16 @@ int signal_named(const std::string& name) {
 
 Ints parse_signals(const std::string& text) {
   return mapped(split(text, ','),
-                [](const std::string& piece) { return signal_named(std::string(trim(piece))); });
+                [](const auto& piece) { return signal_named(std::string(trim(piece))); });
 }
 
 // Reads --env: NAME=VALUE, or NAME for a variable that is already set here and is to be passed to
 // the ranks of other hosts too. check_launch() looks at the names.
 Environment parse_env(const Strings& settings) {
   Environment variables;
-  for (const std::string& setting : settings) {
+  for (const auto& setting : settings) {
     const size_t equals = setting.find('=');
-    const std::string name = setting.substr(0, equals);
+    const auto name = setting.substr(0, equals);
     if (equals != npos) {
       variables[name] = setting.substr(equals + 1);
     } else if (const auto value = get_env(name.c_str())) {
@@ -437,7 +437,7 @@ void check_picture_file(const RunFlags& flags) {
                                 {flags.topology, "the network is read from it"},
                                 {map_file, "the map is read from it"},
                                 {flags.hostfile, "the hosts are read from it"}};
-  for (const std::string& file : flags.config_files)
+  for (const auto& file : flags.config_files)
     read.push_back({file, "the flags are read from it"});
   check_not_read("--svg", flags.svg, read);
 }

@@ -38,7 +38,7 @@ TaskMachineList listed_machines(const TasksSettings& settings) {
   TaskMachineList machines;
   if (!remote)
     return machines;
-  const std::string program = text_or(remote->remote_muster, own_program());
+  const auto program = text_or(remote->remote_muster, own_program());
   for (const HostSpec& host : remote->hosts) {
     TaskMachine machine{.name = without_user(host.name), .slots = host.nproc.value_or(0)};
     try {
@@ -57,7 +57,7 @@ TaskMachineList listed_machines(const TasksSettings& settings) {
 
 // Returns the nodes of a Slurm allocation; none if this machine is all that there is.
 TaskMachineList slurm_machines(const TasksSettings& settings) {
-  const std::string program = text_or(settings.remote_muster, own_program());
+  const auto program = text_or(settings.remote_muster, own_program());
   TaskMachineList machines;
   const auto nodes = slurm_nodes_of_environment();
   if (!nodes) {

@@ -116,7 +116,7 @@ TasksSettings to_settings(const TasksFlags& flags) {
                          .numa_binding = binding_of(flags.numa_binding),
                          .lease = !flags.no_lease,
                          .allow_nan = flags.allow_nan};
-  settings.gpus = given(flags.gpus, [](const std::string& text) { return Selection(text); });
+  settings.gpus = given(flags.gpus, [](const auto& text) { return Selection(text); });
   settings.inventory = absolute(flags.inventory);
   settings.visibility = given(flags.visibility, parse_visibility);
   // Without either the spec file decides.

@@ -50,10 +50,10 @@ NamedCommand named_command(const CLI::App& app) {
 
 // Only long names are compared: a single letter is always near another.
 std::string suggested_flag(const CLI::App& command, const std::string& flag, bool with_hyphens) {
-  const std::string written = name_of_flag(flag);
+  const auto written = name_of_flag(flag);
   Strings flags;
   for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
+    for (const auto& name : option->get_lnames()) {
       // A flag may be known and still be refused: --config in a file of --config.
       if (name != written)
         flags.push_back(name);
@@ -67,11 +67,11 @@ std::string suggested_flag(const CLI::App& command, const std::string& flag, boo
 
 std::string unknown_flag(const CLI::App& app) {
   const NamedCommand named = named_command(app);
-  for (const std::string& word : named.command->remaining()) {
+  for (const auto& word : named.command->remaining()) {
     if (!is_flag(word))
       continue;
-    const std::string flag = word.substr(0, word.find('='));
-    const std::string next = or_see_help(suggested_flag(*named.command, word, true), named);
+    const auto flag = word.substr(0, word.find('='));
+    const auto next = or_see_help(suggested_flag(*named.command, word, true), named);
     return cat("expected a flag of ", named.name, ", got '", printable(flag), "'", next);
   }
   return "";

@@ -94,7 +94,7 @@ void watch(int fd, const std::function<std::string()>& make_text, const WatchOpt
     const bool is_first = i == 0;
     if (!is_first && !interrupts.wait(options.interval))
       break;
-    const std::string text = make_text();
+    const auto text = make_text();
     if (in_place) {
       write_all(fd, (is_first ? "\x1b[2J" : "") + drawn_at_top(fd, text));
     } else {

@@ -64,7 +64,7 @@ bool begins_with(const fs::path& path, const std::string& schema) {
 
 // A lock without a note is a launcher's whose disk was full, or whose machine went down.
 bool has_sign_of_run(const fs::path& folder) {
-  const std::string note = beginning_of(folder / kFolderLock);
+  const auto note = beginning_of(folder / kFolderLock);
   std::error_code is_none;
   const bool is_blank =
       fs::is_regular_file(folder / kFolderLock, is_none) && note.find_first_not_of('\0') == npos;

@@ -55,7 +55,7 @@ const char* signal_hint(int signal) {
 
 std::string indented(const Strings& lines) {
   return sum_of<std::string>(
-      lines, [](const std::string& line) { return cat("    | ", without_colors(line), "\n"); });
+      lines, [](const auto& line) { return cat("    | ", without_colors(line), "\n"); });
 }
 
 std::string first_line_of(const std::string& text) {
@@ -93,7 +93,7 @@ std::string end_beside(const RankExit& exit, const RankExit* told) {
 std::string consequences(const RankExits& exits, const RankExit* first, const RankExit* told) {
   std::vector<std::pair<std::string, Ints>> groups;
   for (const RankExit& exit : ends_beside(exits, first)) {
-    const std::string end = end_beside(exit, told);
+    const auto end = end_beside(exit, told);
     if (groups.empty() || groups.back().first != end)
       groups.push_back({end, {}});
     groups.back().second.push_back(exit.rank);
@@ -126,8 +126,8 @@ Strings lines_beside_error(const RankExit& exit) {
   Strings lines = exit.last_lines;
   if (exit.message.empty())
     return lines;
-  const std::string error = first_line_of(exit.message);
-  std::erase_if(lines, [&](const std::string& line) { return has_text(line, error); });
+  const auto error = first_line_of(exit.message);
+  std::erase_if(lines, [&](const auto& line) { return has_text(line, error); });
   return lines;
 }
 
@@ -155,7 +155,7 @@ std::string evidence(const RankExit& exit) {
   std::string out;
   if (!exit.message.empty())
     out += cat("  error     ", first_line_of(exit.message), "\n");
-  const std::string more = more_of(exit.message);
+  const auto more = more_of(exit.message);
   const Strings lines = lines_beside_error(exit);
   if (exit.stack.empty())
     return out + (more.empty() ? last_words(exit, lines) : more);

@@ -162,9 +162,8 @@ bool is_of_pytorch(const RankExit& exit) {
 // Whether a script has started processes of its own with PyTorch's mp.spawn. In ranks of several
 // each does so, and all of them meet at one port.
 bool spawns_itself(const RankExit& exit) {
-  return any_of(exit.last_lines, [](const std::string& line) {
-    return has_text(line, "torch/multiprocessing/spawn.py");
-  });
+  return any_of(exit.last_lines,
+                [](const auto& line) { return has_text(line, "torch/multiprocessing/spawn.py"); });
 }
 
 // muster holds MASTER_PORT. That is in the way of a program that listens there without

@@ -88,9 +88,9 @@ void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
   write_file(job.work_dir + "/breakdown.json", breakdown->json());
   if (quiet)
     return;
-  for (const std::string& line : breakdown->lines())
+  for (const auto& line : breakdown->lines())
     log_info(line);
-  for (const std::string& line : split(straggler_table(*breakdown), '\n')) {
+  for (const auto& line : split(straggler_table(*breakdown), '\n')) {
     if (!line.empty())
       log_info(line);
   }

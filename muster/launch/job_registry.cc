@@ -172,7 +172,7 @@ JobNotes running_jobs(const std::string& given) {
   const Fd folder = open_registry(given);
   if (!folder.valid())
     return jobs;
-  for (const std::string& name : names_in(folder.get())) {
+  for (const auto& name : names_in(folder.get())) {
     const Fd file(
         ::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file.valid())

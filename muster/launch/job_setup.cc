@@ -61,7 +61,7 @@ std::string parts_folder_of(const std::string& run_dir) {
 // is no route the ranks cannot meet either, and say so themselves.
 std::string interface_towards(const std::string& host) {
   try {
-    const std::string address = address_towards(host);
+    const auto address = address_towards(host);
     return is_loopback_address(address) ? std::string() : interface_with(address);
   } catch (const Error&) {
     return "";
@@ -118,7 +118,7 @@ void check_folders_of(const std::string& run_dir,
 }  // namespace
 
 void check_folders(const LaunchOptions& options) {
-  const std::string run_dir = resolve_run_folder(run_folder_of(options));
+  const auto run_dir = resolve_run_folder(run_folder_of(options));
   check_folders_of(run_dir, log_folder_of(options, run_dir), options.plan);
 }
 
@@ -136,8 +136,7 @@ void check_work_dir(const std::string& path) {
 // Paths are absolute where the ranks run in another folder.
 Strings program_paths(const LaunchOptions& options) {
   const auto path_of = [&](const std::string& name) {
-    const std::string path =
-        find_program(name, get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+    const auto path = find_program(name, get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
     return options.work_dir.empty() ? path : absolute_path(path);
   };
   Strings paths = {path_of(options.program.empty() ? options.argv.at(0) : options.program)};

@@ -33,7 +33,7 @@ Ints ranks_with_streams(const std::string& text) {
   Ints ranks;
   if (!contains(text, ':'))
     return ranks;
-  for (const std::string& piece : split(text, ','))
+  for (const auto& piece : split(text, ','))
     ranks.push_back(static_cast<int>(parse_int(split(piece, ':').at(0)).value_or(0)));
   return ranks;
 }
@@ -42,7 +42,7 @@ constexpr auto kIsSimulated = " is simulated: its ranks run on this one's CPU";
 
 // The warnings stand in the table too; a quiet job has no table.
 void tell_warnings(const Plan& plan) {
-  for (const std::string& warning : plan.warnings)
+  for (const auto& warning : plan.warnings)
     log_warning(printable(warning));
   if (plan.simulated)
     log_warning("the machine of the plan", kIsSimulated);

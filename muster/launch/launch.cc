@@ -265,7 +265,7 @@ int launch(const LaunchOptions& given) {
   check_what_starts(options);
   const Inventory inventory = discover(options);
   LeasedPlan leased = place_and_lease(inventory, options);
-  const std::string unknown = unknown_local_ranks(leased.plan, options);
+  const auto unknown = unknown_local_ranks(leased.plan, options);
   if (!unknown.empty())
     throw invalid_argument(unknown);
   if (options.dry_run) {

@@ -200,7 +200,7 @@ std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
       ::fstatat(folder_.get(), file_name(gpu).c_str(), &file, AT_SYMLINK_NOFOLLOW) != 0) {
     return std::nullopt;
   }
-  for (const std::string& word : split(options_.inherited, ',')) {
+  for (const auto& word : split(options_.inherited, ',')) {
     const auto fd = parse_count(word);
     struct stat info{};
     const bool is_open = fd && ::fstat(*fd, &info) == 0;
@@ -218,13 +218,13 @@ std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
 std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const LeaseNote& note) const {
   if (auto ours = inherited(gpu))
     return ours;
-  const std::string name = file_name(gpu);
+  const auto name = file_name(gpu);
   Fd file = open_file(name, true);
   const auto segments = free_segments(held_segments(file.get()), units);
   if (!segments)
     return std::nullopt;
   keep_from_clearing(file.get());
-  const std::string bytes = lease_note_to_bytes(complete_lease_note(note));
+  const auto bytes = lease_note_to_bytes(complete_lease_note(note));
   for (const Segment& segment : *segments) {
     if (!try_lock(file.get(), segment, path_ + "/" + name))
       return std::nullopt;

@@ -44,8 +44,8 @@ Error still_busy(const BusyGpus& busy,
       options.wait ? cat(" after waiting ", format_duration(*options.wait)) : std::string();
   // Only the first line of the planner's error fits a sentence: below it stands a picture of the
   // place in --gpus.
-  const std::string planner = planner_error.substr(0, planner_error.find('\n'));
-  const std::string why = framed(" (without them: ", planner, ")");
+  const auto planner = planner_error.substr(0, planner_error.find('\n'));
+  const auto why = framed(" (without them: ", planner, ")");
   return unavailable(
       "lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice);
 }

@@ -398,7 +398,7 @@ class LocalRanks {
     if (!ended.killed.empty()) {
       log_warning("killed processes that ranks had left behind: ", join(ended.killed, ", "));
     }
-    for (const std::string& survivor : ended.survivors)
+    for (const auto& survivor : ended.survivors)
       log_error("could not end ", survivor, "; it is left to the system");
   }
 

@@ -76,7 +76,7 @@ Strings other_users_of(const Host& host, const std::vector<GpuUuid>& wanted) {
 // The job starts all the same: the user may know of them.
 void warn_of_other_users(const Host& host, const Plan& plan, int host_index) {
   const auto wanted = mapped(lease_wishes(plan, host_index), &LeaseWish::gpu);
-  for (const std::string& line : other_users_of(host, wanted))
+  for (const auto& line : other_users_of(host, wanted))
     log_warning(line, ", whose memory and time this job shares; --gpus idle takes others");
 }
 

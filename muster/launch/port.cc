@@ -99,7 +99,7 @@ std::string job_that_holds(int port) {
 }
 
 Error port_taken(int port) {
-  const std::string holder = text_or(port_holder(port), "another program");
+  const auto holder = text_or(port_holder(port), "another program");
   return unavailable("--master-port: expected a free port, got ",
                      port,
                      ", which is in use by ",

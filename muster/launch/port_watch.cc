@@ -79,7 +79,7 @@ void PortWatch::look() {
   for (const TcpListener& listener : *found) {
     if (is_of_this_job(listener.uid))
       continue;
-    const std::string text = stranger_text(port_, listener);
+    const auto text = stranger_text(port_, listener);
     stop();
     return on_stranger_(text);
   }

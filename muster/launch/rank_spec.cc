@@ -309,7 +309,7 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
     return bits(text);
   int result = 0;
   std::set<int64_t> named;
-  for (const std::string& piece : split(text, ',')) {
+  for (const auto& piece : split(text, ',')) {
     const auto parts = split(piece, ':');
     const auto rank = parse_int(parts[0]);
     if (parts.size() != 2 || !rank || *rank < 0)

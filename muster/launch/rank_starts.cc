@@ -104,7 +104,7 @@ RankExit explain(const ChildExit& end,
 
 // Returns the first of the lines that are kept: the last twenty, or the last traceback as a whole.
 std::ptrdiff_t first_of_last(const Strings& lines) {
-  const auto traceback = std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) {
+  const auto traceback = std::find_if(lines.rbegin(), lines.rend(), [](const auto& line) {
     return line.starts_with("Traceback (most recent call last)");
   });
   const std::ptrdiff_t last = std::max<std::ptrdiff_t>(0, std::ssize(lines) - kLastLines);

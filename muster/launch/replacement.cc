@@ -131,7 +131,7 @@ bool InPlaceRestarts::replace(const RankFailures& failures) {
   // Ranks that were asked to stop do so one after the other.
   if (some_have_stopped(failures.failed) || !restarts_.has_budget())
     return false;
-  if (const std::string obstacle = obstacle_to_replacing(failures); !obstacle.empty()) {
+  if (const auto obstacle = obstacle_to_replacing(failures); !obstacle.empty()) {
     log_warning("not replaced in place: ", obstacle);
     return false;
   }

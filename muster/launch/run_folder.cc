@@ -174,7 +174,7 @@ bool make_run_folder(const std::string& run_dir, std::string* latest_before) {
                 "; give another with --run-dir");
   }
   check_folder_owner(run_dir);
-  const std::string before = link_latest(run_dir);
+  const auto before = link_latest(run_dir);
   if (latest_before != nullptr)
     *latest_before = before;
   return is_new;

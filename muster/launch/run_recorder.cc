@@ -55,7 +55,7 @@ std::string run_record_path(const std::string& run_dir) {
 }
 
 std::optional<RunRecord> read_run_record(const std::string& run_dir) {
-  const std::string path = run_record_path(run_dir);
+  const auto path = run_record_path(run_dir);
   std::error_code error;
   if (!std::filesystem::exists(path, error))
     return std::nullopt;
@@ -73,7 +73,7 @@ RunRecorder::RunRecorder(const LaunchOptions& options,
   if (!record_.launches.empty() && is_this_job(launch(), job))
     return;
   std::error_code error;
-  const std::string own_folder = std::filesystem::current_path(error).string();
+  const auto own_folder = std::filesystem::current_path(error).string();
   LaunchRecord launch{.run_id = job.run_id,
                       .argv = options.argv,
                       .work_dir = text_or(options.work_dir, own_folder),
@@ -153,7 +153,7 @@ void RunRecorder::take_software() {
   if (launch().attempts.empty())
     return;
   constexpr size_t kMostFiles = 16;
-  const std::string run_dir = std::filesystem::path(path_).parent_path().string();
+  const auto run_dir = std::filesystem::path(path_).parent_path().string();
   auto files = activity_files(run_dir, launch().attempts.back().attempt);
   if (files.size() > kMostFiles)
     files.resize(kMostFiles);

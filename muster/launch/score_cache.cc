@@ -105,10 +105,10 @@ std::string score_text(const MeasuredScores& scores) {
 }  // namespace
 
 std::string default_score_cache() {
-  const std::string cache = get_env("XDG_CACHE_HOME").value_or("");
+  const auto cache = get_env("XDG_CACHE_HOME").value_or("");
   if (cache.starts_with('/'))
     return cache + "/muster/scores.json";
-  const std::string home = get_env("HOME").value_or("");
+  const auto home = get_env("HOME").value_or("");
   return home.starts_with('/') ? home + "/.cache/muster/scores.json" : "";
 }
 

@@ -47,7 +47,7 @@ std::optional<Frame> parse_frame(const std::string& text) {
     return std::nullopt;
   const size_t hash = text.find('#');
   const size_t blank = text.find(' ', hash);
-  const std::string offset = text.substr(open + 2, close - open - 2);
+  const auto offset = text.substr(open + 2, close - open - 2);
   if (blank > open || !is_offset(offset))
     return std::nullopt;
   return Frame{.number = text.substr(hash, blank - hash),
@@ -64,7 +64,7 @@ void take_answer(Frame& frame,
                  const std::string& function,
                  const std::string& place,
                  bool has_all_symbols) {
-  const std::string line = place.substr(0, place.find(" ("));
+  const auto line = place.substr(0, place.find(" ("));
   const bool knows_line = !line.starts_with("?") && !line.starts_with(":") && !line.ends_with("?");
   if (knows_line)
     frame.line = line;
@@ -125,7 +125,7 @@ std::string folded_into(const std::optional<Frame>& frame) {
 
 // The end of the calls in a row that fold into the same library as frame `first` does.
 size_t end_of_folded(const std::vector<std::optional<Frame>>& frames, size_t first) {
-  const std::string whose = folded_into(frames[first]);
+  const auto whose = folded_into(frames[first]);
   if (whose.empty())
     return first;
   const auto of_others = [&](const auto& frame) {
@@ -237,8 +237,8 @@ void take_uncaught_exception(RankExit& exit, const Strings& lines) {
   constexpr std::string_view kWhat = "  what():";
   if (exit.signal == 0 || !exit.message.empty())
     return;
-  const auto thrown = std::ranges::find_if(
-      lines, [&](const std::string& line) { return line.starts_with(kThrown); });
+  const auto thrown =
+      std::ranges::find_if(lines, [&](const auto& line) { return line.starts_with(kThrown); });
   if (thrown == lines.end())
     return;
   exit.message = thrown->substr(kThrown.size(), thrown->rfind('\'') - kThrown.size());
@@ -253,9 +253,9 @@ void take_python_fault(RankExit& exit, const Strings& lines) {
   constexpr std::string_view kFault = "Fatal Python error: ";
   if (exit.signal == 0 || !exit.stack.empty())
     return;
-  const auto fault = std::ranges::find_if(
-      lines, [&](const std::string& line) { return line.starts_with(kFault); });
-  const auto thread = std::find_if(fault, lines.end(), [](const std::string& line) {
+  const auto fault =
+      std::ranges::find_if(lines, [&](const auto& line) { return line.starts_with(kFault); });
+  const auto thread = std::find_if(fault, lines.end(), [](const auto& line) {
     return line.starts_with("Current thread 0x") && has_text(line, "(most recent call first)");
   });
   if (thread == lines.end())

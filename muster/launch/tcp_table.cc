@@ -70,7 +70,7 @@ std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
       continue;  // no IPv6, or a hidden /proc
     if (!entries)
       entries.emplace();
-    for (const std::string& line : split(*text, '\n')) {
+    for (const auto& line : split(*text, '\n')) {
       if (auto entry = entry_of(line, is_ipv6))
         entries->push_back(*entry);
     }

@@ -95,7 +95,7 @@ std::string stack_of(const std::exception_ptr& current, const Stack& until) {
 std::string describe_exception(const std::exception& error) {
   if (const auto* own = dynamic_cast<const Error*>(&error))
     return cat(to_string(own->code()), ": ", own->message(), " [", own->where(), "]");
-  const std::string type = demangled(typeid(error).name());
+  const auto type = demangled(typeid(error).name());
   if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error))
     return cat(type, ": ", torch_error->what_without_backtrace());
   return cat(type, ": ", error.what());
@@ -131,8 +131,8 @@ bool write_error_file(const std::string& message,
 // A failure while a failure is told is itself only logged.
 void tell_failure(const std::exception_ptr& error) noexcept {
   try {
-    const std::string message = describe_current(error);
-    const std::string stack = stack_of(error, Stack::here());
+    const auto message = describe_current(error);
+    const auto stack = stack_of(error, Stack::here());
     const bool written = write_error_file(message, stack, facts_of(error));
     // A launcher that shows the file in its own report sets MUSTER_CARD to the file's path.
     if (written && get_env("MUSTER_CARD") == get_env("TORCHELASTIC_ERROR_FILE"))

@@ -34,7 +34,7 @@ CallsMade& calls_made() {
 // Returns the exit codes of the calls before the one that has started this process; nothing if none
 // of the parent's has.
 std::optional<Ints> codes_before_ours() {
-  const std::string text = get_env(kRunCallsVariable).value_or("");
+  const auto text = get_env(kRunCallsVariable).value_or("");
   const size_t colon = text.find(':');
   const auto parent = parse_int(text.substr(0, colon));
   if (!parent || *parent != ::getppid() || colon == npos)
@@ -42,7 +42,7 @@ std::optional<Ints> codes_before_ours() {
   Ints codes;
   if (colon + 1 == text.size())
     return codes;
-  for (const std::string& piece : split(text.substr(colon + 1), ',')) {
+  for (const auto& piece : split(text.substr(colon + 1), ',')) {
     const auto code = parse_int(piece);
     if (!code) {
       throw invalid_argument("run: expected in ",

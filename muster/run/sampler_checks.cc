@@ -21,7 +21,7 @@ namespace {
 std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
                                                const SamplerIdentity& identity) {
   return mapped(group.all_gather_bytes(identity.to_bytes(), "samplers"),
-                [](const std::string& bytes) { return SamplerIdentity::from_bytes(bytes); });
+                [](const auto& bytes) { return SamplerIdentity::from_bytes(bytes); });
 }
 
 // Returns the batches of the first rank that has come to this end: it has the fewest where ranks
@@ -103,7 +103,7 @@ std::function<void(const StreamEnd&)> check_of_stream_ends(ProcessGroup group) {
     if (is_alone || group.size() == 1 || end.ranks != group.size())
       return;
     try {
-      const std::string first = first_to_end(group, end);
+      const auto first = first_to_end(group, end);
       const bool differs = first != cat(end.batches);
       if (!differs || std::exchange(said, true) || group.store()->add("stream_end/said", 1) > 1)
         return;

@@ -169,7 +169,7 @@ std::optional<TaskOrder> task_order_from_environment() {
 void use_task_device(c10::Device device, const std::string& uuid) {
   if (!device.is_cuda())
     return;
-  const std::string found = use_cuda_device(device);
+  const auto found = use_cuda_device(device);
   // LibTorch may tell the GPU's UUID for a MIG instance, so only those of whole GPUs are compared.
   if (!uuid.starts_with("GPU-") || found == uuid)
     return;
@@ -229,7 +229,7 @@ std::string run_task_child(const TaskChild& child, const SharedStop& stop) {
   if (is_launcher)
     end_when_stopped(process, stop);
   const siginfo_t end = wait_for(process);
-  const std::string answer = read_task_memory(result.get());
+  const auto answer = read_task_memory(result.get());
   const bool has_exited = end.si_code == CLD_EXITED;
   if (has_exited && end.si_status == 0) {
     if (auto bytes = result_of(answer))

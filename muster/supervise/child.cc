@@ -228,7 +228,7 @@ std::string first_line(const std::string& path) {
 // exec says "no such file" of a script that is there when the interpreter that its first line names
 // is not.
 std::string missing_interpreter(const std::string& path) {
-  const std::string line = first_line(path);
+  const auto line = first_line(path);
   if (!line.starts_with("#!"))
     return "the interpreter that it names was not found";
   const std::string named(trim(std::string_view(line).substr(2)));
@@ -254,7 +254,7 @@ SpawnError cannot_become_program(const ChildOptions& options,
     return not_found(path, missing_interpreter(path));
   if (plan.failed_errno != ENOEXEC)
     return not_startable(path, why);
-  const std::string line = first_line(path);
+  const auto line = first_line(path);
   if (line.starts_with("#!") && line.size() == kFirstBytes)
     return not_startable(path,
                          cat("its #! line is longer than ",
@@ -293,7 +293,7 @@ std::string find_program(const std::string& name, const std::string& search_path
   if (contains(name, '/'))
     return expect_executable(name);
   std::string not_executable;
-  for (const std::string& folder : split(search_path, ':')) {
+  for (const auto& folder : split(search_path, ':')) {
     // An empty entry of PATH is the current folder.
     auto path = cat(folder.empty() ? "." : folder, "/", name);
     if (is_executable_file(path))
@@ -311,8 +311,7 @@ std::string find_program(const std::string& name, const std::string& search_path
 
 // execve does not write into the texts.
 std::vector<char*> exec_pointers(const Strings& texts) {
-  auto pointers =
-      mapped(texts, [](const std::string& text) { return const_cast<char*>(text.c_str()); });
+  auto pointers = mapped(texts, [](const auto& text) { return const_cast<char*>(text.c_str()); });
   pointers.push_back(nullptr);
   return pointers;
 }
@@ -325,7 +324,7 @@ Strings exec_entries(const StringMap& environment) {
 Child spawn_child(const ChildOptions& options) {
   if (options.argv.empty())
     throw invalid_argument("spawn: expected a program, got none");
-  const std::string path = program_of(options);
+  const auto path = program_of(options);
   const Strings variables = exec_entries(options.environment);
   const auto argv = exec_pointers(options.argv);
   const auto environment = exec_pointers(variables);

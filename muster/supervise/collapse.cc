@@ -14,7 +14,7 @@ namespace {
 // The counter goes before the line's own end, which may be "\r\n".
 std::string counted(const std::string& line, const IntSet& numbers) {
   const size_t end = line.find_last_not_of("\r\n") + 1;
-  const std::string body = line.substr(0, end);
+  const auto body = line.substr(0, end);
   return cat("[", number_ranges(numbers), "] ", body, " ×", numbers.size(), line.substr(end));
 }
 

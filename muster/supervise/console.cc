@@ -122,7 +122,7 @@ void Console::fail(int why) {
 // The note of what is missing is the first thing to try. If a part of it goes out, the rest follows
 // with the next text.
 bool Console::works_again() {
-  const std::string note = note_of_dropped();
+  const auto note = note_of_dropped();
   const long taken = writer_.write(note);
   if (taken < 0 && errno == EPIPE)
     close();

@@ -22,7 +22,7 @@ namespace {
 template <class Number>
 std::set<Number> numbers_in(std::string_view text, char separator) {
   std::set<Number> numbers;
-  for (const std::string& word : split(text, separator)) {
+  for (const auto& word : split(text, separator)) {
     if (const auto number = parse_int(word))
       numbers.insert(static_cast<Number>(*number));
   }
@@ -31,8 +31,8 @@ std::set<Number> numbers_in(std::string_view text, char separator) {
 
 // The line of its status is "Uid:	0	0	0	0".
 std::set<uid_t> uids_of(pid_t pid) {
-  const std::string status = try_read_file(cat("/proc/", pid, "/status")).value_or("");
-  for (const std::string& line : split(status, '\n')) {
+  const auto status = try_read_file(cat("/proc/", pid, "/status")).value_or("");
+  for (const auto& line : split(status, '\n')) {
     if (line.starts_with("Uid:"))
       return numbers_in<uid_t>(line.substr(4), '\t');
   }

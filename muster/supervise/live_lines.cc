@@ -67,7 +67,7 @@ struct LiveGroup {
 
 // One line of the terminal, with the numbers of the streams where several show it.
 std::string to_text(const LiveGroup& group) {
-  const std::string text = in_one_line(group.text);
+  const auto text = in_one_line(group.text);
   if (group.numbers.size() == 1)
     return group.prefix + text;
   return cat("[", number_ranges(group.numbers), "] ", text, " ×", group.numbers.size());

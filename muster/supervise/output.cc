@@ -387,7 +387,7 @@ void Output::set_live(size_t id, const StreamOptions& options, const std::string
 
 // Draws the live lines again, with the finished lines `above` above them.
 void Output::redraw_live(const std::string& above) {
-  const std::string gone = erase_live();
+  const auto gone = erase_live();
   live_drawn_ = !live_.empty();
   collapsed_to_->write(cat(gone, above, live_.draw(rows_for_live_lines())));
 }

@@ -43,7 +43,7 @@ std::optional<Allocation> allocation_of(const DevicePool& pool,
                    .cpus = taken.cpus,
                    .own_cpus = {},
                    .bound = attempt.cpus};
-  for (const std::string& device : attempt.devices) {
+  for (const auto& device : attempt.devices) {
     const auto gpu = pool.hosts()[*host].find_gpu(device);
     if (!gpu)
       return std::nullopt;

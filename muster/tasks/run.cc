@@ -144,7 +144,7 @@ void warn_of_others(const DevicePool& pool, int here) {
   if (here < 0 || pool.inventory().simulated)
     return;
   const auto wanted = mapped(pool.hosts()[here].gpus, &PoolGpu::uuid);
-  for (const std::string& line : other_users_of(pool.inventory().hosts[here], wanted))
+  for (const auto& line : other_users_of(pool.inventory().hosts[here], wanted))
     log_warning(line, ", whose memory and time tasks there share; --gpus chooses others");
 }
 
@@ -294,7 +294,7 @@ int start_run(const TasksOptions& options,
               TaskSchedule& schedule) {
   std::string run_id = make_uuid();
   check_replaces_nothing(run);
-  const std::string task_list = to_text(run.file);  // before a folder is made for what cannot be
+  const auto task_list = to_text(run.file);  // before a folder is made for what cannot be
   begin_run_folder(run, run_id);
   Journal journal = opened_journal(run);
   if (run.is_new) {
@@ -303,7 +303,7 @@ int start_run(const TasksOptions& options,
     run.before = read_journal(run.run_dir, run.file.tasks);  // nobody writes it any more
     end_lost_attempts(run.before);
   }
-  const std::string mark = make_uuid();
+  const auto mark = make_uuid();
   begin_journal(run, journal, mark, run_id);
   const RunnerOptions runner = runner_options(options, run, mark, run_id, machines);
   const DevicePool& pool = schedule.pool();

@@ -119,7 +119,7 @@ void RunHosts::begin_again(int number, RemoteHost& host) {
 // other's tasks.
 void RunHosts::begin(int number, RemoteHost& host) {
   auto marks =
-      mapped(marks_[number], [&](const std::string& mark) { return cat(mark, "@", host.name()); });
+      mapped(marks_[number], [&](const auto& mark) { return cat(mark, "@", host.name()); });
   const std::string mark = marks.back();
   marks.pop_back();
   const RemoteBegin run{.run_id = options_.run_id,
@@ -243,8 +243,8 @@ std::string RunHosts::memory_in_use() const {
       if (!schedule_.waits_for_memory_of(h, g))
         continue;
       const PoolGpu& gpu = hosts[h].gpus[g];
-      const std::string free = format_bytes(gpu.memory_left);
-      const std::string all = format_bytes(gpu.memory_bytes);
+      const auto free = format_bytes(gpu.memory_left);
+      const auto all = format_bytes(gpu.memory_bytes);
       lines.push_back(cat("GPU ", gpu.index.value, of_host, " has ", free, " free of ", all));
     }
   }
@@ -256,7 +256,7 @@ void RunHosts::look() {
   local_.look();
   if (schedule_.waits_for_memory())
     local_.look_at_memory();
-  const std::string text = held();
+  const auto text = held();
   if (!text.empty() && !any_held_)
     view_.note(cat("some GPUs are held, and left to their holders: ", text));
   any_held_ = !text.empty();

@@ -342,7 +342,7 @@ class TaskRunner {
       note(name,
            " left processes behind, which were killed: ",
            join_first(exit.killed, ", ", kMostNamed));
-    for (const std::string& survivor : exit.survivors)
+    for (const auto& survivor : exit.survivors)
       note("could not end ", survivor);
     if (!exit.unclear.empty())
       note(name,
@@ -424,7 +424,7 @@ class TaskRunner {
         drain();
         continue;
       }
-      const std::string name = signal_name(*signal);
+      const auto name = signal_name(*signal);
       outcome_.stopped_by = *signal;
       why_ended_ = cat("ended by ", name, " to the run");
       const bool insist = ending_;
@@ -477,7 +477,7 @@ class TaskRunner {
     const bool tries = hosts_.tries_any();
     const milliseconds patience = tries ? options_.wait.value_or(kLostPatience) : milliseconds(0);
     const auto tasks = plural(schedule_.count(TaskState::waiting), "task");
-    const std::string time = format_duration(patience);
+    const auto time = format_duration(patience);
     if (begins && patience > milliseconds(0))
       note(tasks, " can only run on hosts that were lost; one has ", time, " to come back");
     if (!stuck_.lasts(patience))

@@ -46,7 +46,7 @@ std::string shown(const SlurmPlan& plan, const Tasks& tasks, const SlurmOptions&
     text += cat("# JOB", i, ": ", names_in(array, tasks), "\n");
     text += cat(shell_command(sbatch_argv(array, options, jobs)), "\n");
     text += sum_of<std::string>(split(trim(array.script), '\n'),
-                                [&](const std::string& line) { return cat("    ", line, "\n"); });
+                                [&](const auto& line) { return cat("    ", line, "\n"); });
     jobs.push_back(cat("JOB", i));
   }
   return cat(text,
@@ -76,7 +76,7 @@ void check_not_submitted(const std::string& run_dir) {
   if (!std::filesystem::exists(path))
     return;
   const Strings jobs = jobs_in(path);
-  const std::string names = join_first(jobs, ", ", kMaxNamesShown);
+  const auto names = join_first(jobs, ", ", kMaxNamesShown);
   std::string what = "which has slurm/jobs.json";
   if (!jobs.empty())
     what = cat(word_for(jobs.size(), "of job ", "of jobs "), names);
@@ -99,7 +99,7 @@ void submit_to_slurm(TasksRun& run, const Strings& sbatch, bool dry_run) {
   append_all(options.sbatch, sbatch);
   const Tasks& tasks = run.file.tasks;
   const SlurmPlan plan = plan_slurm(tasks, options);
-  for (const std::string& note : plan.notes)
+  for (const auto& note : plan.notes)
     log_info(note);
   if (dry_run)
     return write_all(STDOUT_FILENO, shown(plan, tasks, options));

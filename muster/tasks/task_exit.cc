@@ -52,7 +52,7 @@ AttemptEnd judge_stop(const RunStanding& run, TaskResult& result) {
 
 // "its result's loss is NaN; …" for a result that is no finite number; else empty.
 std::string describe_nan(const Task& task, const TaskResult& result) {
-  const std::string field = not_finite_field(result.last_json, task.parameters);
+  const auto field = not_finite_field(result.last_json, task.parameters);
   return framed("its result's ", field, "; --allow-nan takes that for done");
 }
 

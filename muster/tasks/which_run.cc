@@ -92,8 +92,8 @@ std::string absolute_folder(const std::string& path) {
 // The tasks are the run's only where tasks.json has the hash that the journal tells.
 TasksRun run_in_folder(const TasksOptions& options) {
   TasksRun run{.run_dir = absolute_folder(options.resume), .is_new = false};
-  const std::string path = task_file_path(run.run_dir);
-  const std::string text = task_file_text(path, options.resume);
+  const auto path = task_file_path(run.run_dir);
+  const auto text = task_file_text(path, options.resume);
   run.file = task_file_of(text, path);
   check_same_tasks(options, run.file.tasks);
   run.before = std::filesystem::exists(journal_path(run.run_dir))
@@ -129,7 +129,7 @@ void check_without(const std::string& name,
 TasksRun new_run(const TasksOptions& options) {
   Strings warnings;
   TypedTasks typed = typed_tasks(options, &warnings);
-  for (const std::string& warning : warnings)
+  for (const auto& warning : warnings)
     log_warning(warning);
   TasksRun run{.file = {.settings = to_texts(options.settings), .tasks = std::move(typed.tasks)},
                .settings = options.settings,

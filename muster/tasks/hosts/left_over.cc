@@ -26,8 +26,8 @@ constexpr std::chrono::seconds kEndWithin{10};
 
 bool has_mark(pid_t pid, const Strings& marks) {
   const auto entries = environment_entries(pid);
-  return any_of(
-      marks, [&](const std::string& mark) { return contains(entries, cat("MUSTER_MARK=", mark)); });
+  return any_of(marks,
+                [&](const auto& mark) { return contains(entries, cat("MUSTER_MARK=", mark)); });
 }
 
 // This user's processes that were started with one of `marks`, this one left out.

@@ -101,7 +101,7 @@ bool LineChannel::hand_on() {
       looked_ = read_.size();
       break;
     }
-    const std::string line = read_.substr(from, newline - from);
+    const auto line = read_.substr(from, newline - from);
     from = newline + 1;
     const EventLoop* const loop = loop_;
     handle(line);

@@ -58,8 +58,8 @@ Leases LocalHost::leases_of(int id) {
 // log's.
 void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
-  const std::string folder = order.log.substr(0, order.log.rfind('/'));
-  const std::string base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
+  const auto folder = order.log.substr(0, order.log.rfind('/'));
+  const auto base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
   const std::string plan_path = base + ".plan.json";
   if (task.ranks > 1)
     write_file(plan_path,

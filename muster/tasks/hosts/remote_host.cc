@@ -82,7 +82,7 @@ void RemoteHost::listen(EventLoop& loop) {
 }
 
 void RemoteHost::on_end_of_output(const std::string& why) {
-  const std::string end = how_it_ended();
+  const auto end = how_it_ended();
   give_up(why.empty() ? end : cat(why, ": ", end));
 }
 
@@ -270,7 +270,7 @@ bool RemoteHost::has_ended_within(milliseconds patience) const {
 
 // Says how the command ended. Its output has ended, so that the command is about to.
 std::string RemoteHost::how_it_ended() {
-  const std::string program = file_name(options_.argv[0]);
+  const auto program = file_name(options_.argv[0]);
   has_ended_within(kTellsItsEndWithin);
   siginfo_t info{};
   const int rc = ::waitid(P_PIDFD, child_.pidfd.get(), &info, WEXITED | WNOWAIT | WNOHANG);

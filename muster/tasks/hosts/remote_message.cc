@@ -190,7 +190,7 @@ struct WireReader {
   void operator()(const char* key, Environment& environment) {
     Strings entries;
     (*this)(key, entries);
-    for (const std::string& entry : entries) {
+    for (const auto& entry : entries) {
       const size_t equals = entry.find('=');
       const bool has_name = equals != npos && equals > 0;
       if (!has_name || contains(entry, '\0'))
@@ -205,7 +205,7 @@ struct WireReader {
   }
   void operator()(const char* key, uint64_t& size) { size = json.size_or(key, 0); }
   void operator()(const char* key, Ints& cpus) {
-    if (const std::string list = json.text_or(key, ""); !list.empty())
+    if (const auto list = json.text_or(key, ""); !list.empty())
       cpus = parse_cpu_list(list);
   }
   void operator()(const char* key, milliseconds& time) {

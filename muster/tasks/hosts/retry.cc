@@ -88,7 +88,7 @@ HostRetry::Step HostRetry::look() {
       return Step::nothing;
     return fail(false, cat("no answer in ", format_duration(kRetryAnswerWithin)));
   }
-  if (const std::string missing = what_is_missing(); !missing.empty())
+  if (const auto missing = what_is_missing(); !missing.empty())
     return fail(true, missing);
   begun_ = true;
   return Step::answered;
@@ -119,7 +119,7 @@ std::string HostRetry::what_is_missing() const {
   const auto missing = std::ranges::find_if(gpus_, is_missing);
   if (missing == gpus_.end())
     return {};
-  const std::string got = text_or(join(there, ", "), "none");
+  const auto got = text_or(join(there, ", "), "none");
   return cat("expected GPU ", *missing, " there, as before, got ", got);
 }
 

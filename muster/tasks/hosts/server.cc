@@ -286,7 +286,7 @@ class TaskServer {
                      .cpus = start.cpus,
                      .own_cpus = {},
                      .bound = start.bound};
-    for (const std::string& uuid : start.gpus) {
+    for (const auto& uuid : start.gpus) {
       const auto gpu = pool_->hosts()[0].find_gpu(uuid);
       if (!gpu)
         throw invalid_argument(

@@ -153,7 +153,7 @@ void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
   if (!cut())
     fail_errno(errno, "journal: cannot cut '", path_, "'");
   const fs::path folder = fs::absolute(path_).lexically_normal().parent_path();
-  const std::string tasks = task_file_path(folder.string());  // without it no run goes on
+  const auto tasks = task_file_path(folder.string());  // without it no run goes on
   if (fs::exists(tasks))
     sync_path(tasks);
   sync_path(folder.string());
@@ -168,7 +168,7 @@ uint64_t Journal::append(std::string json) {
     json.pop_back();
     json += cat(",\"", kJournalAfter, "\":\"", last_sum_, "\"}");
   }
-  const std::string line = journal_line(json);
+  const auto line = journal_line(json);
   last_sum_.assign(line, 0, kJournalSumChars);
   buffer_ += line;
   return ++appended_;

@@ -148,7 +148,7 @@ std::optional<ReadJson> whole_record(std::string_view line) {
   if (line.size() < kJournalSumChars + 2)
     return std::nullopt;
   const std::string json(line.substr(kJournalSumChars + 1));
-  const std::string whole = journal_line(json);
+  const auto whole = journal_line(json);
   if (line != std::string_view(whole).substr(0, whole.size() - 1))
     return std::nullopt;
   ReadJson record = parsed_json<ReadJson>(json);
@@ -282,7 +282,7 @@ JournalState journal_from(std::string_view bytes, const std::string& path, const
 }
 
 JournalState read_journal(const std::string& run_dir, const Tasks& tasks) {
-  const std::string path = journal_path(run_dir);
+  const auto path = journal_path(run_dir);
   return journal_from(read_plain_file(path), path, tasks);
 }
 

@@ -51,11 +51,10 @@ TasksSettings settings_of(const StringMap& texts) {
                          .standalone = !text("standalone").empty(),
                          .lease = text("no-lease").empty(),
                          .allow_nan = text("allow-nan") == "yes"};
-  settings.gpus = given(text("gpus"), [](const std::string& gpus) { return Selection(gpus); });
+  settings.gpus = given(text("gpus"), [](const auto& gpus) { return Selection(gpus); });
   settings.numa_binding = given(text("numa-binding"), parse_numa_binding);
   settings.visibility = given(text("visibility"), parse_visibility);
-  settings.fail_fast =
-      given(text("fail-fast"), [](const std::string& word) { return word == "yes"; });
+  settings.fail_fast = given(text("fail-fast"), [](const auto& word) { return word == "yes"; });
   return settings;
 }
 

@@ -122,7 +122,7 @@ std::string task_card(const Task& task, const TaskResult& result) {
       cat("  when      ", format_seconds(after), " after its start", restart_text(attempt), "\n");
   RankExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
   exit.last_lines = std::move(lines);
-  if (const std::string meaning = failure_meaning(exit); !meaning.empty())
+  if (const auto meaning = failure_meaning(exit); !meaning.empty())
     out += cat("  meaning   ", meaning, "\n");
   out += full_disk_line(attempt.log, "the log", "the task");
   if (!exit.last_lines.empty())

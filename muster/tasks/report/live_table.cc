@@ -78,7 +78,7 @@ LiveTable::~LiveTable() {
 }
 
 std::string LiveTable::where_of(const TaskAttempt& attempt) const {
-  const std::string devices = describe_devices(attempt);
+  const auto devices = describe_devices(attempt);
   return options_.hosts ? cat(devices, " of ", attempt.host) : devices;
 }
 
@@ -126,7 +126,7 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
     count_undone(task);
     return say(task_card(tasks_[task], result));
   }
-  const std::string span = format_seconds(seconds_of(result));
+  const auto span = format_seconds(seconds_of(result));
   const bool stopped = !result.attempts.empty() && has_stopped(result.attempts.back());
   if (stopped) {
     if (!options_.quiet)
@@ -256,7 +256,7 @@ Strings LiveTable::lines(const TaskSchedule& schedule, double now) const {
     }
     auto name = printable(tasks_[task].name);
     name.resize(std::max(width, name.size()), ' ');
-    const std::string time = format_seconds(std::floor(now - attempt.began));
+    const auto time = format_seconds(std::floor(now - attempt.began));
     lines.push_back(cut_to(cat("  ", name, "  ", where_of(attempt), "  ", time), options_.columns));
   }
   return lines;

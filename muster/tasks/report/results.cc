@@ -110,10 +110,10 @@ Strings csv_titles(const ResultColumns& columns) {
   StringSet taken = {"name"};
   taken.insert(csv_columns().begin(), csv_columns().end());
   Strings titles = {"name"};
-  for (const std::string& name : columns.parameters)
+  for (const auto& name : columns.parameters)
     titles.push_back(column_title("parameter", name, taken));
   append_all(titles, csv_columns());
-  for (const std::string& name : columns.fields)
+  for (const auto& name : columns.fields)
     titles.push_back(column_title("result", name, taken));
   return titles;
 }
@@ -137,13 +137,11 @@ std::string results_csv(const Tasks& tasks, const TaskResults& results) {
   append_csv_row(text, csv_titles(columns));
   for (const size_t i : indices_of(tasks)) {
     Strings cells = {tasks[i].name};
-    append_mapped(cells, columns.parameters, [&](const std::string& name) {
-      return parameter(tasks[i], name);
-    });
+    append_mapped(
+        cells, columns.parameters, [&](const auto& name) { return parameter(tasks[i], name); });
     append_all(cells, csv_facts(results[i]));
     const ResultFields fields = fields_of(results[i].last_json);
-    append_mapped(
-        cells, columns.fields, [&](const std::string& name) { return field(fields, name); });
+    append_mapped(cells, columns.fields, [&](const auto& name) { return field(fields, name); });
     append_csv_row(text, cells);
   }
   return text;

@@ -90,13 +90,13 @@ Strings table_row(const Task& task,
                   const ResultColumns& columns,
                   bool with_host) {
   Strings cells = {fit_text(task.name, kMaxCell)};
-  for (const std::string& name : columns.parameters)
+  for (const auto& name : columns.parameters)
     cells.push_back(fit_text(parameter(task, name), kMaxCell));
   cells.insert(cells.end(), {state_text(result), restarts_text(result)});
   cells.push_back(result.attempts.empty() ? "" : devices_text(result.attempts.back(), with_host));
   cells.push_back(time_text(result));
   const ResultFields fields = fields_of(result.last_json);
-  for (const std::string& name : columns.fields)
+  for (const auto& name : columns.fields)
     cells.push_back(fit_text(field(fields, name), kMaxCell));
   return cells;
 }
@@ -110,12 +110,12 @@ std::string results_table(const Tasks& tasks, const TaskResults& results) {
   const size_t num_fields = columns.fields.size();
   columns.fields.resize(std::min(num_fields, kMaxFieldsShown));
   std::vector<TableColumn> titles = {{"task"}};
-  for (const std::string& name : columns.parameters)
+  for (const auto& name : columns.parameters)
     titles.push_back({name});
   const size_t first_fact = titles.size();
   titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
   const size_t first_field = titles.size();
-  for (const std::string& name : columns.fields)
+  for (const auto& name : columns.fields)
     titles.push_back({name});
   const bool with_host = several_hosts(results);
   TableRows rows;

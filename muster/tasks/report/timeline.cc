@@ -272,7 +272,7 @@ class TimelinePage {
   // The rows of a host stand below its name.
   void draw_host(const std::string& host) {
     host_ = host;
-    const std::string name = text_or(host, "this host");
+    const auto name = text_or(host, "this host");
     labels_ += svg_label(10, y_ + 16, fit_text(name, chars_in(kLabelWidth - 20, 12)), "host");
     y_ += kHostHeight;
   }

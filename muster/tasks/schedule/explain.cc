@@ -107,7 +107,7 @@ class ScheduleExplainer {
       const PoolHost& host = hosts_[h];
       const std::string of_host = hosts_.size() > 1 ? cat(" of ", host.name) : "";
       for (const int g : int_indices_of(host.gpus)) {
-        const std::string why = explain_gpu(need, allowed, h, g);
+        const auto why = explain_gpu(need, allowed, h, g);
         text += cat("    GPU ", host.gpus[g].index.value, of_host, " ", why, "\n");
       }
     }
@@ -156,7 +156,7 @@ class ScheduleExplainer {
       return cat("    host ", it.name, " was lost\n");
     if (it.slots_left < 1)
       return cat("    host ", it.name, " runs as many tasks as it may\n");
-    const std::string reserved = explain_reserved_cpus(host, task);
+    const auto reserved = explain_reserved_cpus(host, task);
     const int cpus = schedule_.pool_.cpus_for(need, it);
     if (cpus == 0 || (reserved.empty() && it.cpus_left >= cpus))
       return "";
@@ -240,7 +240,7 @@ class ScheduleExplainer {
   // The tasks that it comes after and that are not done.
   std::string explain_missing(size_t task) const {
     Strings before;
-    for (const std::string& other : schedule_.tasks_[task].after) {
+    for (const auto& other : schedule_.tasks_[task].after) {
       const TaskState state = schedule_.state(schedule_.numbers_.at(other));
       if (state != TaskState::done)
         before.push_back(cat(printable(other), " (", to_string(state), ")"));

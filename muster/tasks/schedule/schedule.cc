@@ -91,7 +91,7 @@ void TaskSchedule::link_tasks() {
   first_after_.assign(tasks_.size() + 1, 0);
   std::vector<std::pair<size_t, size_t>> arrows;  // from, to
   for (const size_t i : indices_of(tasks_)) {
-    for (const std::string& name : tasks_[i].after) {
+    for (const auto& name : tasks_[i].after) {
       const auto before = find(name);
       if (!before) {
         throw invalid_argument("task ",

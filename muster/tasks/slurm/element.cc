@@ -93,7 +93,7 @@ SlurmElement parse_element(const std::string& line) {
 }  // namespace
 
 SlurmElement read_element(const std::string& path, int index) {
-  const std::string line = line_at(path, index);
+  const auto line = line_at(path, index);
   try {
     return parse_element(line);
   } catch (const std::exception&) {
@@ -196,8 +196,7 @@ void exec_element(const std::string& path, int index) {
     fail_errno(
         cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)),
         errno);
-  const std::string path_of_program =
-      find_program(program.argv[0], find_or(program.environment, "PATH"));
+  const auto path_of_program = find_program(program.argv[0], find_or(program.environment, "PATH"));
   const Strings settings = exec_entries(program.environment);
   const auto argv = exec_pointers(program.argv);
   const auto envp = exec_pointers(settings);

@@ -66,8 +66,7 @@ class SlurmPlanner {
     for (const size_t i : indices_of(tasks_))
       by_name.emplace(tasks_[i].name, i);
     for (const Task& task : tasks_)
-      after_.push_back(
-          mapped(task.after, [&](const std::string& name) { return by_name.at(name); }));
+      after_.push_back(mapped(task.after, [&](const auto& name) { return by_name.at(name); }));
   }
 
   // A task's level is one more than the highest of those that it comes after.

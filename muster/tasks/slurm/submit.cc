@@ -74,7 +74,7 @@ SbatchEnd run_sbatch(const Strings& argv) {
 
 // The number in "123" or "123;cluster"; empty when sbatch said something else.
 std::string job_id_of(const std::string& said) {
-  const std::string id = said.substr(0, said.find_first_of(";\n"));
+  const auto id = said.substr(0, said.find_first_of(";\n"));
   const bool is_number = id.find_first_not_of("0123456789") == npos;
   return is_number ? id : "";
 }
@@ -108,7 +108,7 @@ std::string jobs_json(const SlurmPlan& plan, const Tasks& tasks, const Strings& 
 Strings sbatch_argv(const SlurmArray& array, const SlurmOptions& options, const Strings& job_ids) {
   Strings argv = options.sbatch;
   append_all(argv, array.arguments);
-  const std::string dependency = dependency_argument(array, job_ids);
+  const auto dependency = dependency_argument(array, job_ids);
   // The second flag ends a job after one that failed, which would be pending for ever.
   if (!dependency.empty())
     argv.insert(argv.end(), {dependency, "--kill-on-invalid-dep=yes"});
@@ -131,7 +131,7 @@ Strings submit_slurm(const SlurmPlan& plan, const Tasks& tasks, const SlurmOptio
   Strings job_ids;
   for (const SlurmArray& array : plan.arrays) {
     const SbatchEnd end = run_sbatch(sbatch_argv(array, options, job_ids));
-    const std::string id = job_id_of(end.out);
+    const auto id = job_id_of(end.out);
     if (end.status != 0 || id.empty())
       fail_submit(end, job_ids);
     job_ids.push_back(id);

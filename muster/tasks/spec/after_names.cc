@@ -74,7 +74,7 @@ class AfterResolver {
       const size_t task = at++;
       if (told)
         return;
-      const std::string name = entry.text.with(values);
+      const auto name = entry.text.with(values);
       if (add_named(task, name, entry) || add_glob(task, name, entry))
         return;
       told = true;
@@ -123,7 +123,7 @@ class AfterResolver {
     StringViews names;
     for (size_t i = 0; i < std::min(tasks_.size(), kMaxNamesCompared); ++i)
       names.emplace_back(tasks_[i].name);
-    const std::string meant = did_you_mean(name, names);
+    const auto meant = did_you_mean(name, names);
     return cat("expected the name of a task in after, got '", name, "'", meant);
   }
 
@@ -177,9 +177,8 @@ class AfterResolver {
 
   // The task's values of these parameters, in their order.
   Strings values_of(size_t task, const Strings& parameters) const {
-    return mapped(parameters, [&](const std::string& parameter) {
-      return tasks_[task].parameters.at(parameter);
-    });
+    return mapped(parameters,
+                  [&](const auto& parameter) { return tasks_[task].parameters.at(parameter); });
   }
 
   // The task comes after the other one.

@@ -110,7 +110,7 @@ void check_names(const Tasks& tasks, SpecProblems& problems) {
 
 // Tasks that differ only in a parameter that none of their texts has all run the same.
 void warn_of_unused(const TaskTemplate& made_from, const std::string& source, Strings& warnings) {
-  for (const std::string& name : unused_parameters(made_from)) {
+  for (const auto& name : unused_parameters(made_from)) {
     warnings.push_back(cat(printable(source),
                            ":",
                            made_from.task.at.line,

@@ -73,7 +73,7 @@ Strings values_of_piece(const std::string& piece, const std::string& text, size_
 // "lr=0.1,0.01" as a parameter that none of the others is.
 TaskParameter parse_sweep(const std::string& text, const TaskParameters& others) {
   const size_t equals = text.find('=');
-  const std::string name = text.substr(0, equals);
+  const auto name = text.substr(0, equals);
   if (!is_parameter_name(name))
     fail_in(
         kSweepFlag, text, 0, "expected NAME=VALUE,… with a name of letters, digits, '_' and '-'");
@@ -83,7 +83,7 @@ TaskParameter parse_sweep(const std::string& text, const TaskParameters& others)
     fail_in(kSweepFlag, text, 0, cat("expected each name once, got ", name, " again"));
   TaskParameter parameter{.name = name};
   size_t at = equals + 1;
-  for (const std::string& piece : split(std::string_view(text).substr(at), ',')) {
+  for (const auto& piece : split(std::string_view(text).substr(at), ',')) {
     for (std::string& value : values_of_piece(piece, text, at))
       parameter.values.push_back(std::move(value));
     at += piece.size() + 1;
@@ -115,7 +115,7 @@ void name_tasks(const TaskParameters& each, Tasks& tasks) {
   std::unordered_map<std::string, int> taken;  // by name: the last number tried behind it
   size_t at = 0;
   for_each_combination(each, [&](const StringViews& values) {
-    const std::string wanted = sweep_name(each, values);
+    const auto wanted = sweep_name(each, values);
     std::string name = wanted;
     while (!taken.try_emplace(name, 1).second)
       name = cat(wanted, "~", ++taken[wanted]);
@@ -133,7 +133,7 @@ Strings warnings_of(const TaskTemplate& made_from) {
                              printable(parameter.values[0]),
                              "'; several are written with commas or as a range (1..5)"));
   }
-  for (const std::string& name : unused_parameters(made_from)) {
+  for (const auto& name : unused_parameters(made_from)) {
     warnings.push_back(cat(kSweepFlag,
                            name,
                            ": the command has no {",
@@ -150,9 +150,9 @@ TaskTemplate template_of(const SweepOptions& options) {
   TaskTemplate made_from{.task = options.common};
   if (made_from.task.needs.empty())
     made_from.task.needs = default_needs(made_from.task.ranks);
-  for (const std::string& text : options.sweeps)
+  for (const auto& text : options.sweeps)
     made_from.each.push_back(parse_sweep(text, made_from.each));
-  made_from.argv = mapped(options.command, [&](const std::string& word) {
+  made_from.argv = mapped(options.command, [&](const auto& word) {
     return filled_text("command: ", word, made_from.each);
   });
   for (const auto& [name, value] : options.common.environment)

@@ -78,7 +78,7 @@ size_t text_bytes(const TaskTemplate& source) {
     add(text);
   size_t longest = 0;
   for (const TaskParameter& parameter : source.each) {
-    for (const std::string& value : parameter.values)
+    for (const auto& value : parameter.values)
       longest = std::max(longest, value.size());
   }
   return num_combinations(source.each) * (bytes + num_filled * longest);
