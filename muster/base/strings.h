@@ -203,12 +203,15 @@ inline std::optional<int64_t> parse_int(std::string_view text) {
   return parse_as<int64_t>(text);
 }
 
+// The whole text as a number from `least` to `most`; nothing for other texts and numbers.
+inline std::optional<int> parse_number(std::string_view text, int least, int most) {
+  const auto number = parse_as<int>(text);
+  return number && *number >= least && *number <= most ? number : std::nullopt;
+}
+
 // A number that counts something: from 0 to what an int can hold.
 inline std::optional<int> parse_count(std::string_view text) {
-  const auto value = parse_int(text);
-  if (!value || *value < 0 || *value > INT32_MAX)
-    return std::nullopt;
-  return static_cast<int>(*value);
+  return parse_number(text, 0, INT32_MAX);
 }
 
 }  // namespace muster

@@ -36,14 +36,13 @@ constexpr int kMaxHosts = 100'000;
 // Reads --nnodes: "2" or "2:8".
 void set_numbers_of_hosts(const std::string& text, ClusterOptions& options) {
   const auto parts = split(text, ':');
-  const auto low = parse_int(parts[0]);
-  const auto high = parse_int(parts.back());
-  const bool are_numbers = parts.size() <= 2 && low && high;
-  if (!are_numbers || *low < 1 || *high < *low || *high > kMaxHosts)
+  const auto low = parse_number(parts[0], 1, kMaxHosts);
+  const auto high = parse_number(parts.back(), low.value_or(1), kMaxHosts);
+  if (parts.size() > 2 || !low || !high)
     throw bad_flag(
         "--nnodes", cat("a number, or MIN:MAX with 1 <= MIN <= MAX <= ", kMaxHosts), text);
-  options.min_hosts = static_cast<int>(*low);
-  options.max_hosts = static_cast<int>(*high);
+  options.min_hosts = *low;
+  options.max_hosts = *high;
 }
 
 // Reads --rdzv-conf: "a=1,b=2".
@@ -67,8 +66,8 @@ StringMap parse_conf(const std::string& text) {
 int64_t attempts_to_keep_alive(const StringMap& conf) {
   constexpr auto kDefault = "3";
   const std::string text = find_or(conf, "keep_alive_max_attempt", kDefault);
-  const auto number = parse_int(text);
-  if (!number || *number < 1 || *number > 1000)
+  const auto number = parse_number(text, 1, 1000);
+  if (!number)
     throw bad_flag("--rdzv-conf", "keep_alive_max_attempt from 1 to 1000", text);
   return *number;
 }

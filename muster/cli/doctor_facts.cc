@@ -98,9 +98,8 @@ void look_at_ports(DoctorFacts& facts, const std::string& master_port) {
       ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     facts.port_error = std::strerror(errno);
   }
-  const auto port = parse_int(master_port);
-  if (port && *port > 0 && *port < 65536)
-    facts.master_port_holder = port_holder(static_cast<int>(*port));
+  if (const auto port = parse_number(master_port, 1, 65535))
+    facts.master_port_holder = port_holder(*port);
 }
 
 // The check must not wait long for a folder that another process has locked.

@@ -50,17 +50,16 @@ std::string job_of(const std::string& environment) {
 std::map<int, Process> own_processes(const DoctorFacts& facts) {
   std::map<int, Process> processes;
   for (const auto& name : names_in(facts.root + "/proc")) {
-    const auto pid = parse_int(name);
+    const auto pid = parse_count(name);
     const auto folder = cat(facts.root, "/proc/", name);
     struct stat info{};
     if (!pid || ::stat(folder.c_str(), &info) != 0 || info.st_uid != facts.user)
       continue;
     const auto status = try_read_file(folder + "/status").value_or("");
-    Process process{
-        .pid = static_cast<int>(*pid),
-        .parent = static_cast<int>(parse_int(status_field(status, "PPid:")).value_or(0)),
-        .name = status_field(status, "Name:"),
-        .job = job_of(try_read_file(folder + "/environ").value_or(""))};
+    Process process{.pid = *pid,
+                    .parent = parse_count(status_field(status, "PPid:")).value_or(0),
+                    .name = status_field(status, "Name:"),
+                    .job = job_of(try_read_file(folder + "/environ").value_or(""))};
     processes.emplace(process.pid, std::move(process));
   }
   return processes;

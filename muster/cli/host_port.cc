@@ -53,10 +53,10 @@ HostPort parse_host_port(const std::string& given, const std::string& flag) {
   if (result.host.starts_with('[') && result.host.ends_with(']'))
     result.host = result.host.substr(1, result.host.size() - 2);
   if (has_port) {
-    const auto port = parse_int(text.substr(colon + 1));
-    if (!port || *port < 0 || *port > 65535)
+    const auto port = parse_number(text.substr(colon + 1), 0, 65535);
+    if (!port)
       throw bad_flag(flag, "HOST:PORT with a port from 1 to 65535", given);
-    result.port = static_cast<int>(*port);
+    result.port = *port;
   }
   if (result.host.empty() || result.host.find_first_of(" \t\n/") != npos)
     throw bad_flag(flag, "HOST:PORT", given);

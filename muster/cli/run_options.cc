@@ -45,11 +45,11 @@ namespace muster {
 namespace {
 
 // Throws: invalid_argument naming the flag.
-int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
-  const auto value = parse_int(text);
-  if (!value || *value < 1 || *value > kMostRanksOfHost)
+int ranks_in(const std::string& text, const std::string& flag, const std::string& expected) {
+  const auto value = parse_number(text, 1, kMostRanksOfHost);
+  if (!value)
     throw bad_flag(flag, expected, text);
-  return static_cast<int>(*value);
+  return *value;
 }
 
 // What is wrong in a list: of a long one the piece, by its place, and how the list begins.
@@ -67,10 +67,10 @@ Ints parse_ranks(const std::string& text,
                  const std::string& next = "") {
   Ints numbers;
   for (const auto& piece : split(text, ',')) {
-    const auto value = parse_int(trim(piece));
-    if (!value || *value < 0 || *value > kMostRanksOfHost)
+    const auto value = parse_number(trim(piece), 0, kMostRanksOfHost);
+    if (!value)
       throw bad_flag(flag, expected, wrong_piece(text, piece, numbers.size() + 1), next);
-    numbers.push_back(static_cast<int>(*value));
+    numbers.push_back(*value);
   }
   return numbers;
 }
@@ -207,7 +207,7 @@ void set_num_ranks(const std::string& nproc, Request& request) {
                    expected,
                    nproc,
                    "muster looks for GPUs of NVIDIA and AMD, not of Intel");
-  request.nproc_per_node = parse_count(nproc, "--nproc-per-node", expected);
+  request.nproc_per_node = ranks_in(nproc, "--nproc-per-node", expected);
 }
 
 // Sets which GPU each local rank gets, if the user says it.
@@ -359,9 +359,9 @@ void add_ranks_of_programs(const RunFlags& flags,
     return;
   const std::string expected =
       "a number of ranks for each program (muster run -n 1 ./server : -n 4 ./worker)";
-  int num_ranks = parse_count(flags.nproc_per_node, "--nproc-per-node", expected);
+  int num_ranks = ranks_in(flags.nproc_per_node, "--nproc-per-node", expected);
   for (const MoreProgram& program : more) {
-    const int count = parse_count(program.nproc, "--nproc-per-node", expected);
+    const int count = ranks_in(program.nproc, "--nproc-per-node", expected);
     options.more_programs.push_back({.num_ranks = count, .role = program.role});
     num_ranks += count;
   }

@@ -234,10 +234,10 @@ void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
 
 // Slurm numbers the elements of an array from 0.
 int element_index(const std::string& text) {
-  const auto index = parse_int(text);
-  if (!index || *index < 0 || *index > 100'000'000)
+  const auto index = parse_number(text, 0, 100'000'000);
+  if (!index)
     fail_usage("--exec-element: expected an index from 0, got '", printable(text), "'");
-  return static_cast<int>(*index);
+  return *index;
 }
 
 // Returns the exit code.

@@ -53,10 +53,10 @@ uint64_t parse_need_memory(const std::string& text) {
 }
 
 int parse_need_cpus(const std::string& text) {
-  const auto cpus = parse_int(text);
-  if (!cpus || *cpus < 1 || *cpus > kMaxTaskCpus)
+  const auto cpus = parse_number(text, 1, kMaxTaskCpus);
+  if (!cpus)
     fail_usage("--need-cpus: expected a number from 1, got '", printable(text), "'");
-  return static_cast<int>(*cpus);
+  return *cpus;
 }
 
 // Returns what a sweep's tasks have in common. A need for memory is one for a GPU.

@@ -44,10 +44,10 @@ class Refuse {
 };
 
 int parse_slots(std::string_view text, const Refuse& refuse) {
-  const auto value = parse_int(text);
-  if (!value || *value < 1 || *value > kMostRanksOfHost)
+  const auto value = parse_number(text, 1, kMostRanksOfHost);
+  if (!value)
     refuse(text, cat("a number of ranks from 1 to ", kMostRanksOfHost));
-  return static_cast<int>(*value);
+  return *value;
 }
 
 // The resolver takes "2" for 0.0.0.2, "1.5" for 1.0.0.5 and "010.0.0.1" for 8.0.0.1.

@@ -32,9 +32,10 @@ std::string part_key(const std::string& place, int64_t part) {
 Strings keys_of_parts(std::string_view entry) {
   const std::string_view words = entry.substr(kInParts.size());
   const size_t blank = words.find(' ');
-  const auto count = blank == npos ? std::nullopt : parse_int(words.substr(blank + 1));
-  constexpr int64_t kMostParts = 4096;
-  if (!count || *count < 1 || *count > kMostParts) {
+  constexpr int kMostParts = 4096;
+  const auto count =
+      blank == words.npos ? std::nullopt : parse_number(words.substr(blank + 1), 1, kMostParts);
+  if (!count) {
     throw invalid_argument("order: expected the number of its parts, got '", printable(entry), "'");
   }
   const std::string place(words.substr(0, blank));

@@ -19,14 +19,6 @@ constexpr bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// The whole text as a number from `least` to `most`; nothing for other texts and numbers.
-inline std::optional<int> parse_number(std::string_view text, int least, int most) {
-  const auto number = parse_int(text);
-  if (!number || *number < least || *number > most)
-    return std::nullopt;
-  return static_cast<int>(*number);
-}
-
 // The whole text as a hexadecimal number of 32 bits, without "0x" before it.
 inline std::optional<uint32_t> parse_hex(std::string_view text) {
   return parse_as<uint32_t>(text, 16);

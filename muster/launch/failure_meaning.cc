@@ -133,9 +133,9 @@ int port_in(const std::string& text) {
     if (at == npos)
       continue;
     const std::string_view rest = std::string_view(text).substr(at + mark.size());
-    const auto port = parse_int(rest.substr(0, rest.find_first_not_of("0123456789")));
-    if (port && *port > 0 && *port <= 65535)
-      return static_cast<int>(*port);
+    const auto port = parse_number(rest.substr(0, rest.find_first_not_of("0123456789")), 1, 65535);
+    if (port)
+      return *port;
   }
   return 0;
 }

@@ -34,7 +34,7 @@ Ints ranks_with_streams(const std::string& text) {
   if (!contains(text, ':'))
     return ranks;
   for (const auto& piece : split(text, ','))
-    ranks.push_back(static_cast<int>(parse_int(split(piece, ':').at(0)).value_or(0)));
+    ranks.push_back(parse_count(split(piece, ':').at(0)).value_or(0));
   return ranks;
 }
 

@@ -300,10 +300,10 @@ int stream_bits(const std::string& text, int local_rank, const char* flag) {
         got);
   };
   const auto bits = [&](const std::string& piece) {
-    const auto value = parse_int(piece);
-    if (!value || *value < 0 || *value > 3)
+    const auto value = parse_number(piece, 0, 3);
+    if (!value)
       throw bad(piece);
-    return static_cast<int>(*value);
+    return *value;
   };
   if (!contains(text, ':'))
     return bits(text);

@@ -30,10 +30,10 @@ constexpr const char* kModelExample =
 
 // Returns a size given on the command line; 100 million is far beyond any model's.
 int64_t size_of_member(const std::string& name, const std::string& text) {
-  constexpr int64_t kMost = 100'000'000;
-  const auto number = parse_int(text);
-  if (!number || *number < 1 || *number > kMost)
-    refuse_model(cat("a number from 1 to ", kMost, " for ", name), in_quotes(text));
+  constexpr int kMost = 100'000'000;
+  const auto number = parse_number(text, 1, kMost);
+  if (!number)
+    refuse_model(cat("a number from 1 to ", kMost, " for ", name), in_quotes(printable(text)));
   return *number;
 }
 

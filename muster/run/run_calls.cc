@@ -43,7 +43,7 @@ std::optional<Ints> codes_before_ours() {
   if (colon + 1 == text.size())
     return codes;
   for (const auto& piece : split(text.substr(colon + 1), ',')) {
-    const auto code = parse_int(piece);
+    const auto code = parse_as<int>(piece);
     if (!code) {
       throw invalid_argument("run: expected in ",
                              kRunCallsVariable,
@@ -51,7 +51,7 @@ std::optional<Ints> codes_before_ours() {
                              printable(text),
                              "'; unset it");
     }
-    codes.push_back(static_cast<int>(*code));
+    codes.push_back(*code);
   }
   return codes;
 }

@@ -40,7 +40,7 @@ TasksSettings settings_of(const StringMap& texts) {
     return find_or(texts, name);
   };
   const auto number = [&](const char* name) {
-    return static_cast<int>(parse_int(text(name)).value_or(0));  // texts of to_texts: it fits
+    return parse_count(text(name)).value_or(0);  // texts of to_texts: it fits
   };
   TasksSettings settings{.cpus = number("cpus"),
                          .max_running = number("jobs"),
