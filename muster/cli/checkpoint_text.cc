@@ -33,11 +33,6 @@ std::string checkpoint_document(const ordered_json& document) {
   return json_text(document, 2, true) + "\n";
 }
 
-// Old manifests do not tell when they were written.
-std::string shown_time(int64_t seconds) {
-  return seconds == 0 ? "-" : format_local_time(seconds);
-}
-
 std::string shown_state(const std::string& problem) {
   return problem.empty() ? "whole" : cat("damaged: ", shown_text(problem));
 }
@@ -209,7 +204,8 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
     const std::string best = row.is_best ? "best, " : "";
     rows.push_back({cat(row.step),
                     parent,
-                    shown_time(row.written_seconds),
+                    // Old manifests do not tell when they were written.
+                    row.written_seconds == 0 ? "-" : format_local_time(row.written_seconds),
                     format_bytes(row.bytes),
                     text_of_count(row.world_size, "-"),
                     text_of(row.epoch, "-"),

@@ -9,11 +9,6 @@ namespace muster {
 
 namespace {
 
-// A check adds its range to the type, "INT:INT in [1 - 256]"; the first word is the type.
-std::string first_word(const std::string& type) {
-  return type.substr(0, type.find_first_of(": "));
-}
-
 // An argument by place has one name, and flags may have a short and a long one.
 FlagHelp describe_flag(const CLI::Option& option) {
   FlagHelp flag{.text = option.get_description(), .variable = option.get_envname()};
@@ -23,8 +18,10 @@ FlagHelp describe_flag(const CLI::Option& option) {
     flag.names.push_back("--" + name);
   if (!option.nonpositional())
     flag.names = {option.get_single_name()};
+  // A check adds its range to the type, "INT:INT in [1 - 256]"; the first word is the type.
+  const std::string type = option.get_type_name();
   if (option.get_items_expected_max() > 0)
-    flag.value = first_word(option.get_type_name());
+    flag.value = type.substr(0, type.find_first_of(": "));
   return flag;
 }
 

@@ -59,11 +59,6 @@ std::string processes_text(const Gpu& gpu) {
   return or_dash(join_first(std::move(pids), " ", kMaxShown));
 }
 
-// A GPU that is not leased has "-".
-std::string holder_of(const GpuUuid& uuid, const DevicesTextOptions& options) {
-  return find_or(options.holders, uuid.value, "-");
-}
-
 // The cells follow the columns of gpu_table().
 Row gpu_row(const Gpu& gpu) {
   return {cat(gpu.index.value),
@@ -113,7 +108,7 @@ std::string gpu_table(const std::vector<Gpu>& gpus, const DevicesTextOptions& op
   std::vector<Row> rows;
   const auto add = [&](Row row, const GpuUuid& uuid) {
     if (options.leases)
-      row.push_back(holder_of(uuid, options));
+      row.push_back(find_or(options.holders, uuid.value, "-"));
     rows.push_back(std::move(row));
   };
   for (const Gpu& gpu : gpus) {

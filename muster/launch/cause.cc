@@ -41,11 +41,6 @@ bool in_one_moment(const RankExit& a, const RankExit& b) {
   return std::chrono::abs(time_between(a, b)) <= kMoment;
 }
 
-// A signal from outside ended it; a crash is the rank's own doing.
-bool is_killed(const RankExit& exit) {
-  return exit.signal != 0 && !is_crash(exit.signal);
-}
-
 Cause cause_in(const std::vector<const RankExit*>& failures) {
   return cause_among(mapped(failures, [](const RankExit* exit) {
     return End{.exit_code = exit->exit_code, .signal = exit->signal, .account = account_of(*exit)};
@@ -92,7 +87,8 @@ std::string rank_list(const Ints& ranks) {
 }
 
 Account account_of(const RankExit& exit) {
-  if (is_killed(exit))
+  // A signal from outside ended it; a crash is the rank's own doing.
+  if (exit.signal != 0 && !is_crash(exit.signal))
     return Account::none;
   if (exit.facts.account != Account::none)
     return exit.facts.account;

@@ -81,17 +81,14 @@ std::string moved_in(const fs::path& folder, bool (*is_moved)(const std::string&
   return paths.empty() ? "" : std::ranges::min(paths).string();
 }
 
-// A launcher that starts agents elsewhere leaves a report of their failure and nothing else.
-bool is_report(const fs::path& path) {
-  return begins_with(path, "muster.failure");
-}
-
-// The path of what a start would replace there; empty: nothing.
+// The path of what a start would replace there; empty: nothing. A launcher that starts agents
+// elsewhere leaves a report of their failure and nothing else.
 std::string replaced_in(const fs::path& run_dir, const std::string& given_plan) {
   std::error_code none;
   for (const char* const name : kReplaced) {
     const fs::path path = run_dir / name;
-    const bool is_taken = fs::equivalent(path, given_plan, none) || is_report(path);
+    const bool is_taken =
+        fs::equivalent(path, given_plan, none) || begins_with(path, "muster.failure");
     if (fs::exists(fs::symlink_status(path, none)) && !is_taken)
       return path.string();
   }

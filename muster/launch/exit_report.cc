@@ -49,10 +49,6 @@ constexpr std::pair<int, const char*> kSignalHints[] = {
     {SIGUSR2, "sent by another process, or to muster, which passes it on to ranks"},
     {SIGPIPE, "it wrote to a pipe that nobody reads any more"}};
 
-const char* signal_hint(int signal) {
-  return lookup(kSignalHints, signal, "sent by another process");
-}
-
 std::string indented(const Strings& lines) {
   return sum_of<std::string>(
       lines, [](const auto& line) { return cat("    | ", without_colors(line), "\n"); });
@@ -266,10 +262,6 @@ std::string headline(const RankExits& exits, const FirstEnd& end) {
              "\n");
 }
 
-std::string meaning_and_evidence(const RankExit& first) {
-  return framed("  meaning   ", failure_meaning(first), "\n") + evidence(first);
-}
-
 // A rank that failed in an attempt before.
 Json failed_json(const RankExit& exit) {
   return {{"rank", exit.rank},
@@ -361,7 +353,11 @@ std::string describe_end(const RankExit& exit) {
   if (exit.sent_signal != 0 && exit.signal != 0)
     return cat("ended by muster (", signal_name(exit.signal), ")");
   if (exit.signal != 0)
-    return cat("killed by ", signal_name(exit.signal), " (", signal_hint(exit.signal), ")");
+    return cat("killed by ",
+               signal_name(exit.signal),
+               " (",
+               lookup(kSignalHints, exit.signal, "sent by another process"),
+               ")");
   const auto code = cat("exit code ", exit.exit_code);
   if (exit.sent_signal == 0)
     return code;
@@ -384,7 +380,8 @@ std::string failure_card(const RankExits& exits, const FailureContext& context) 
   out += cat("  where     host ", first.host, ", ", first.device, ", pid ", first.pid, "\n");
   out += cat("  when      ", context.time, ", ", format_duration(first.after), " after its start");
   out += restart_text(context) + "\n";
-  out += ended_well ? evidence_of_others(*end.failed) : meaning_and_evidence(first);
+  out += ended_well ? evidence_of_others(*end.failed)
+                    : framed("  meaning   ", failure_meaning(first), "\n") + evidence(first);
   out += context.full_disk;
   out += framed("  cause     ", doubt_about(exits, first), "\n");
   out += sum_of<std::string>(context.bad_gpus, [&](const BadGpu& gpu) {

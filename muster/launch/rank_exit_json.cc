@@ -31,10 +31,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-int64_t milliseconds_of(std::chrono::system_clock::time_point at) {
-  return std::chrono::duration_cast<milliseconds>(at.time_since_epoch()).count();
-}
-
 // A text may say anything, and a clock counts nanoseconds in 64 bits, which two times are to be
 // taken from each other in. Not a number is 0.
 milliseconds milliseconds_within(double count) {
@@ -58,10 +54,6 @@ constexpr std::pair<Account, const char*> kAccounts[] = {{Account::none, ""},
                                                          {Account::own_error, "own_error"},
                                                          {Account::connection, "connection"},
                                                          {Account::lost_peer, "lost_peer"}};
-
-const char* name_of(Account account) {
-  return lookup(kAccounts, account, "");
-}
 
 // `none` for a word of another version.
 Account account_named(const std::string& text) {
@@ -122,11 +114,12 @@ Json to_json(const RankExit& exit) {
           {"message", exit.message},
           {"stack", exit.stack},
           {"facts", to_json(exit.facts)},
-          {"account", name_of(account_of(exit))},
+          {"account", lookup(kAccounts, account_of(exit), "")},
           {"last_lines", exit.last_lines},
           {"stderr_log", exit.stderr_log},
           {"seconds", std::chrono::duration<double>(exit.after).count()},
-          {"unix_milliseconds", milliseconds_of(exit.at)},
+          {"unix_milliseconds",
+           std::chrono::duration_cast<milliseconds>(exit.at.time_since_epoch()).count()},
           {"host_milliseconds", exit.host_clock.count()}};
 }
 

@@ -30,16 +30,6 @@ namespace muster {
 
 namespace {
 
-// The variable's value; `otherwise` for one that is not set, or empty.
-std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
-  return text_or(find_or(environment, name), otherwise);
-}
-
-// "SIGTERM,SIGINT", as torchrun spells it.
-std::string signal_list(const Ints& signals) {
-  return join(mapped(signals, signal_name), ",");
-}
-
 // A rank that sees its own GPU first finds it as ordinal 0, so scripts that use LOCAL_RANK as the
 // ordinal must find 0 there. MUSTER_LOCAL_RANK keeps the true one. A process that drives several
 // GPUs counts them itself.
@@ -187,11 +177,13 @@ Environment rank_environment(const RankStart& start, const RankSpec& spec) {
   if (job.on_terminal)
     variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
   set_defaults(variables, start);
-  const std::string backend = value_or(variables, "MUSTER_BACKEND", "auto");
+  const auto backend = text_or(find_or(variables, "MUSTER_BACKEND"), "auto");
   for (const auto& [name, value] : to_environment(contract_of(start, spec, backend)))
     variables[name] = value;
   variables[kFailurePolicyVariable] = to_string(options.failure_policy);
-  variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal_list(options.stop_signals);
+  // "SIGTERM,SIGINT", as torchrun spells it.
+  variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] =
+      join(mapped(options.stop_signals, signal_name), ",");
   if (options.virtual_local_rank || sees_own_gpu_first(start.plan, start.rank))
     variables["LOCAL_RANK"] = "0";
   if (!job.leases.empty())

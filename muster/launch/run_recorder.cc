@@ -43,11 +43,6 @@ RunRecord earlier_record(const std::string& run_dir) {
   }
 }
 
-// Whether another host of this job has begun the launch. "none" is the id of many jobs.
-bool is_this_job(const LaunchRecord& launch, const JobFacts& job) {
-  return !launch.ended && launch.run_id == job.run_id && job.run_id != "none";
-}
-
 }  // namespace
 
 std::string run_record_path(const std::string& run_dir) {
@@ -70,7 +65,9 @@ RunRecorder::RunRecorder(const LaunchOptions& options,
   record_.machine.reset();
   if (machine != nullptr)
     record_.machine = *machine;
-  if (!record_.launches.empty() && is_this_job(launch(), job))
+  // Another host of this job may have begun the launch. "none" is the id of many jobs.
+  const bool may_be_begun = !record_.launches.empty() && job.run_id != "none";
+  if (may_be_begun && !launch().ended && launch().run_id == job.run_id)
     return;
   std::error_code error;
   const auto own_folder = std::filesystem::current_path(error).string();

@@ -82,11 +82,6 @@ void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
     log_info("on the CPU: task ", join(names, ", "), ": ", why);
 }
 
-// What the parent has planned for the task of this child.
-RankPlan assignment_of(const TaskOrder& order) {
-  return plan_from_json(read_task_memory(order.plan_fd), "the task's plan").ranks.at(0);
-}
-
 }  // namespace
 
 TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
@@ -178,12 +173,14 @@ void TaskSet::run_as_child(const TaskOrder& order) {
     const c10::Device device(order.device);
     use_task_device(device, order.uuid);
     const SharedStop stop(order.stop_fd);
-    TaskContext context({.name = order.name,
-                         .device = device,
-                         .place = order.place,
-                         .number = order.number,
-                         .stop = stop.flag(),
-                         .assignment = assignment_of(order)});
+    TaskContext context(
+        {.name = order.name,
+         .device = device,
+         .place = order.place,
+         .number = order.number,
+         .stop = stop.flag(),
+         .assignment =
+             plan_from_json(read_task_memory(order.plan_fd), "the task's plan").ranks.at(0)});
     entry.call(context);
     context.leave();
     answer_with_result(order, entry.result_bytes());

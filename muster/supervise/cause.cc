@@ -30,12 +30,6 @@ enum class Weight {
   lost_peer,
 };
 
-// A program ends itself by these signals, perhaps because it has lost another; the other signals
-// kill it.
-bool is_own_doing(int signal) {
-  return signal == SIGABRT || signal == SIGPIPE;
-}
-
 // How many processes ended in which way: by signal and exit code.
 using Counts = std::map<std::pair<int, int>, int>;
 
@@ -76,7 +70,9 @@ Weight weight_of(const End& end, const Counts& counts) {
     return Weight::killed;
   if (end.account == Account::lost_peer)
     return Weight::lost_peer;
-  if (end.signal != 0 && !is_own_doing(end.signal))
+  // A program ends itself by these signals, perhaps because it has lost another; the other signals
+  // kill it.
+  if (!is_one_of(end.signal, 0, SIGABRT, SIGPIPE))
     return Weight::killed;
   if (end.account == Account::own_error)
     return Weight::own_error;
@@ -86,11 +82,6 @@ Weight weight_of(const End& end, const Counts& counts) {
   if (!is_odd)
     return weight_of_silent(end);
   return end.signal != 0 ? Weight::odd_signal : Weight::odd_code;
-}
-
-// Each end of such a weight is a cause of its own, so the first of them has no rivals.
-bool stands_alone(Weight weight) {
-  return weight == Weight::killed || weight == Weight::own_error;
 }
 
 }  // namespace
@@ -107,7 +98,8 @@ Cause cause_among(const std::vector<End>& ends) {
   Cause cause;
   cause.index = first - weights.begin();
   cause.is_known = *first != Weight::lost_peer;
-  if (stands_alone(*first))
+  // Each end of such a weight is a cause of its own, so the first of them has no rivals.
+  if (is_one_of(*first, Weight::killed, Weight::own_error))
     return cause;
   // The first of the lowest weight is the cause, so its rivals come after it.
   for (size_t i = cause.index + 1; i < weights.size(); ++i) {

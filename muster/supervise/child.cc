@@ -273,11 +273,6 @@ std::string program_of(const ChildOptions& options) {
                       find_or(options.environment, "PATH", "/usr/local/bin:/usr/bin:/bin"));
 }
 
-// nohup is meant for the children too, although they get every other signal's default back.
-bool ignores_sighup() {
-  return action_of(SIGHUP).sa_handler == SIG_IGN;
-}
-
 // `path` has a slash, so nothing is looked up.
 std::string expect_executable(const std::string& path) {
   if (!is_executable_file(path))
@@ -340,7 +335,9 @@ Child spawn_child(const ChildOptions& options) {
                  .inherit_fds = options.inherit_fds.data(),
                  .num_inherit_fds = options.inherit_fds.size(),
                  .parent = ::getpid(),
-                 .keep_sighup_ignored = ignores_sighup(),
+                 // nohup is meant for the children too, although they get every other signal's
+                 // default back.
+                 .keep_sighup_ignored = action_of(SIGHUP).sa_handler == SIG_IGN,
                  .cpus = cpus.set(),
                  .cpus_bytes = cpus.bytes(),
                  .open_files = options.open_files ? &*options.open_files : nullptr};

@@ -129,11 +129,6 @@ pid_t pid_of(const char* name) {
   return pid;
 }
 
-// Whether the process is one of the job's, to be killed.
-bool is_of_job(int proc, const char* pid, const Strings& marks) {
-  return has_marks(proc, pid, marks) && !is_sentinel(proc, pid);
-}
-
 // Sends SIGKILL to all processes with the marks, and returns their number.
 int kill_marked(int proc, const Strings& marks) {
   int killed = 0;
@@ -144,9 +139,9 @@ int kill_marked(int proc, const Strings& marks) {
       const auto* entry = reinterpret_cast<const Entry*>(entries + at);
       at += entry->size;
       const pid_t pid = pid_of(entry->name);
-      if (pid <= 0 || pid == ::getpid() || !is_of_job(proc, entry->name, marks))
+      if (pid <= 0 || pid == ::getpid() || !has_marks(proc, entry->name, marks))
         continue;
-      if (::kill(pid, SIGKILL) == 0)
+      if (!is_sentinel(proc, entry->name) && ::kill(pid, SIGKILL) == 0)
         ++killed;
     }
   }

@@ -43,13 +43,6 @@ AttemptEnd judge_failure(const Task& task,
   return conclude(result, TaskState::failed, why, AttemptEnd::failed);
 }
 
-AttemptEnd judge_stop(const RunStanding& run, TaskResult& result) {
-  return conclude(result,
-                  run.draining ? TaskState::skipped : TaskState::waiting,
-                  "it stopped, and is to be started again (exit code 75)",
-                  AttemptEnd::stopped);
-}
-
 // "its result's loss is NaN; …" for a result that is no finite number; else empty.
 std::string describe_nan(const Task& task, const TaskResult& result) {
   const auto field = not_finite_field(result.last_json, task.parameters);
@@ -104,7 +97,10 @@ AttemptEnd judge_end(const Task& task,
   if (by_run && !attempt.timed_out)
     return conclude(result, TaskState::skipped, run.why_ended, AttemptEnd::interrupted);
   if (has_stopped(attempt))
-    return judge_stop(run, result);
+    return conclude(result,
+                    run.draining ? TaskState::skipped : TaskState::waiting,
+                    "it stopped, and is to be started again (exit code 75)",
+                    AttemptEnd::stopped);
   return judge_failure(task, describe_failure(task, attempt, end), run, result);
 }
 

@@ -30,10 +30,6 @@ namespace {
 
 constexpr std::string_view kLineEnds = "\r\n";
 
-bool is_json_object(std::string_view line) {
-  return !line.empty() && parsed_json<nlohmann::json>(line).is_object();
-}
-
 // The texts that stand for numbers that are not finite.
 constexpr const char* kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
 
@@ -189,7 +185,7 @@ std::string last_json_line_of(const std::string& text) {
     const std::string_view line = without_rank(trim(rest.substr(begin)));
     const bool may_be_one = line.starts_with('{') && line.ends_with('}');
     if (std::string taken = may_be_one ? with_quoted_names(in_utf8(line)) : "";
-        is_json_object(taken))
+        !taken.empty() && parsed_json<nlohmann::json>(taken).is_object())
       return taken;
     if (begin == 0)
       return "";

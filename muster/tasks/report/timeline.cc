@@ -114,10 +114,6 @@ bool failed_by_result(const TaskResult& result, size_t attempt) {
          kind_of(result.attempts[attempt]) == BarKind::done;
 }
 
-const BarLook& look_of(BarKind kind) {
-  return kLooks.at(static_cast<size_t>(kind));
-}
-
 // A rectangle of the picture.
 struct Area {
   double x = 0;
@@ -303,8 +299,8 @@ class TimelinePage {
     const Task& task = tasks_[bar.task];
     const TaskResult& result = results_[bar.task];
     const bool by_result = failed_by_result(result, bar.attempt);
-    const BarLook& look =
-        look_of(by_result ? BarKind::failed : kind_of(result.attempts[bar.attempt]));
+    const BarKind kind = by_result ? BarKind::failed : kind_of(result.attempts[bar.attempt]);
+    const BarLook& look = kLooks.at(static_cast<size_t>(kind));
     const double inside = row_height - 4;
     const Area area{.x = bar.began * scale_,
                     .y = y_ + 2 + bar.top * inside,
