@@ -119,8 +119,7 @@ void put_replaced_first(RankExits& exits, const RankExits& replaced) {
   if (!is_loss || replaced.empty() || time_between(replaced.front(), *first) > kOfTheLoss)
     return;
   std::erase_if(exits, [&](const RankExit& exit) {
-    return element_where(replaced,
-                         [&](const RankExit& other) { return other.rank == exit.rank; }) != nullptr;
+    return contains(replaced, exit.rank, &RankExit::rank);
   });
   exits.insert(exits.begin(), replaced.begin(), replaced.end());
 }

@@ -53,10 +53,7 @@ std::optional<GivenGpus> given_gpus(const Host& host) {
   const VisibleDevices visible = visible_devices(host.gpus, told->mask);
   if (!visible.remark.empty())
     return std::nullopt;
-  const auto is_nvidia = [](const Gpu& gpu) {
-    return gpu.vendor == Vendor::nvidia;
-  };
-  const auto gpus = std::ranges::count_if(host.gpus, is_nvidia);
+  const auto gpus = std::ranges::count(host.gpus, Vendor::nvidia, &Gpu::vendor);
   const bool hides_gpus = visible.mig.empty() && std::cmp_less(visible.gpus.size(), gpus);
   const bool hides_instances =
       !visible.mig.empty() && (visible.mig.size() < num_instances_of(host) || gpus > 1);

@@ -25,10 +25,6 @@ const PoolHost& host_of(const DevicePool& pool, const Allocation& where) {
   return pool.hosts()[where.host];
 }
 
-bool has_vendor(const Host& host, Vendor vendor) {
-  return any_of(host.gpus, [&](const Gpu& gpu) { return gpu.vendor == vendor; });
-}
-
 // The allocation's GPU at `place`, as a plan has it. `ordinal`: its number among the GPUs that the
 // rank sees.
 DeviceAssignment device_of(const DevicePool& pool,
@@ -48,9 +44,9 @@ DeviceAssignment device_of(const DevicePool& pool,
 
 // Hides all GPUs that there are from a CPU task.
 void hide_gpus(const Host& host, Environment& variables) {
-  if (has_vendor(host, Vendor::nvidia))
+  if (contains(host.gpus, Vendor::nvidia, &Gpu::vendor))
     variables["CUDA_VISIBLE_DEVICES"] = "";
-  if (has_vendor(host, Vendor::amd))
+  if (contains(host.gpus, Vendor::amd, &Gpu::vendor))
     variables["ROCR_VISIBLE_DEVICES"] = "";
 }
 

@@ -90,7 +90,7 @@ std::string TaskText::with(const StringViews& values) const {
 }
 
 bool TaskText::uses(size_t parameter) const {
-  return any_of(pieces_, [&](const Piece& piece) { return piece.parameter == parameter; });
+  return contains(pieces_, parameter, &Piece::parameter);
 }
 
 StringViews placeholders_of(std::string_view text) {
