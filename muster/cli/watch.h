@@ -6,6 +6,7 @@
 #include <string>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 
 namespace muster {
 
@@ -14,7 +15,7 @@ struct WatchOptions {
   int count = 0;  // how often; 0: until SIGINT
   // Stands before each text but the first, if texts are not redrawn in place.
   std::string separator = "----\n";
-  std::function<bool()> goes_on{};  // asked after each text; empty: it does
+  Condition goes_on{};  // asked after each text; empty: it does
 };
 
 // Writes what `make_text` returns to `fd`: on a terminal in place, cut to its size; elsewhere, and

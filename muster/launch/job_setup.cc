@@ -269,7 +269,7 @@ void JobSetup::remove_empty_folders() const {
   ::rmdir(facts_.log_dir.c_str());
 }
 
-std::function<bool()> brief_patience() {
+Condition brief_patience() {
   constexpr std::chrono::seconds kPatience{2};
   return [deadline = Deadline(kPatience)] {
     std::this_thread::sleep_for(milliseconds(5));
@@ -279,7 +279,7 @@ std::function<bool()> brief_patience() {
 
 // The launchers of other hosts, which may have the folder too, end at about the same time: they may
 // still write there. Without locks nobody knows.
-bool JobSetup::have_others_left(const std::function<bool()>& wait) const {
+bool JobSetup::have_others_left(const Condition& wait) const {
   while (lock_.why_not().empty() && !lock_.try_alone()) {
     if (!wait())
       return false;
@@ -288,7 +288,7 @@ bool JobSetup::have_others_left(const std::function<bool()>& wait) const {
 }
 
 // Nobody waits for a folder that stays anyway.
-void JobSetup::remove_unused_folders(const std::function<bool()>& wait) const {
+void JobSetup::remove_unused_folders(const Condition& wait) const {
   remove_empty_folders();
   const bool may_go = is_new_folder_ && may_be_unused(facts_.run_dir);
   if (may_go && have_others_left(wait))

@@ -2,10 +2,10 @@
 // place to meet, leases. Made by the launcher and kept until the job has ended.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "muster/base/folder_lock.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease.h"
@@ -37,7 +37,7 @@ Strings program_paths(const LaunchOptions& options);
 int watched_port(const LaunchOptions& options, const JobFacts& job);
 
 // A function that pauses for a moment at each call, and returns false once two seconds have passed.
-std::function<bool()> brief_patience();
+Condition brief_patience();
 
 class JobSetup {
  public:
@@ -84,11 +84,11 @@ class JobSetup {
   // Removes these, and the run's folder if this launcher made it and nothing is in it but plan.json
   // and run.json. Launchers of other hosts may have the folder too: while one has, `wait` is
   // called, and if that returns false, the folder stays. Blocking.
-  void remove_unused_folders(const std::function<bool()>& wait = brief_patience()) const;
+  void remove_unused_folders(const Condition& wait = brief_patience()) const;
 
  private:
   void take_folders(const std::string& given_plan);
-  bool have_others_left(const std::function<bool()>& wait) const;
+  bool have_others_left(const Condition& wait) const;
 
   JobFacts facts_;
   RankRendezvous rendezvous_;

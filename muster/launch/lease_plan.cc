@@ -66,7 +66,7 @@ using Take = std::function<LeaseResult(const LeaseWishes&)>;
 // stands in the way.
 class Round {
  public:
-  Round(Take take, const std::function<Plan(const BusyGpus&)>& make_plan, int host_index)
+  Round(Take take, const PlanMaker& make_plan, int host_index)
       : take_(std::move(take)), make_plan_(make_plan), host_index_(host_index) {}
 
   std::optional<LeasedPlan> run(bool replan) {
@@ -104,7 +104,7 @@ class Round {
   }
 
   const Take take_;
-  const std::function<Plan(const BusyGpus&)>& make_plan_;
+  const PlanMaker& make_plan_;
   int host_index_;
   BusyGpus busy_;
   std::string planner_error_;
@@ -150,7 +150,7 @@ Inventory without_busy(Inventory inventory, const BusyGpus& busy) {
 }
 
 Plan plan_around_leases(const LeaseFolder& folder,
-                        const std::function<Plan(const BusyGpus&)>& make_plan,
+                        const PlanMaker& make_plan,
                         const LeasePlanOptions& options) {
   Round round(
       [&](const auto& wishes) { return look(folder, wishes); }, make_plan, options.host_index);
@@ -164,7 +164,7 @@ Plan plan_around_leases(const LeaseFolder& folder,
 }
 
 LeasedPlan plan_with_leases(const LeaseFolder& folder,
-                            const std::function<Plan(const BusyGpus&)>& make_plan,
+                            const PlanMaker& make_plan,
                             const LeaseNote& note,
                             const LeasePlanOptions& options) {
   // The clock can hold no later deadline than some centuries from now.

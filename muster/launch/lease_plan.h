@@ -8,6 +8,7 @@
 #include <string>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/launch/lease.h"
@@ -27,6 +28,7 @@ std::string lease_variable(const Leases& leases);
 
 // Why each GPU is busy: "held by job 4f2a (train, pid 4711) since 12m".
 using BusyGpus = std::map<GpuUuid, std::string>;
+using PlanMaker = std::function<Plan(const BusyGpus&)>;
 
 // The inventory with every busy GPU's reason as its health, so that the planner leaves it out and
 // says why.
@@ -40,7 +42,7 @@ struct LeasePlanOptions {
   std::optional<milliseconds> wait{};  // nothing: do not wait
   milliseconds poll{200};              // while waiting
   // Called once, with a line that says for what the job waits.
-  std::function<void(const std::string&)> on_wait = [](const std::string& line) {
+  TextFunction on_wait = [](const std::string& line) {
     log_info(line);
   };
   // The end of the error: a user's choices about GPUs that stay busy.
@@ -61,14 +63,14 @@ struct LeasedPlan {
 // Throws: what `make_plan` throws when nothing was left out; unavailable naming GPUs and holders
 // when they stay busy; as LeaseFolder::try_take_all.
 LeasedPlan plan_with_leases(const LeaseFolder& folder,
-                            const std::function<Plan(const BusyGpus&)>& make_plan,
+                            const PlanMaker& make_plan,
                             const LeaseNote& note,
                             const LeasePlanOptions& options = {});
 
 // The plan that `plan_with_leases` would make now. It takes no lease, but looks at who holds what.
 // Without `replan`, a note of the plan says what of it is held. Throws: as plan_with_leases.
 Plan plan_around_leases(const LeaseFolder& folder,
-                        const std::function<Plan(const BusyGpus&)>& make_plan,
+                        const PlanMaker& make_plan,
                         const LeasePlanOptions& options = {});
 
 }  // namespace muster

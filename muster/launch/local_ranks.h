@@ -8,6 +8,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/failure_policy.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/launch/rank_exit.h"
 #include "muster/launch/rank_spec.h"
@@ -41,7 +42,7 @@ struct GroupRules {
   std::function<void(const RankExit&)> on_rank_failed{};
   // Somebody waits for the end of these ranks: who reads their output gets no more time than after
   // a stop.
-  std::function<bool()> is_awaited{};
+  Condition is_awaited{};
 };
 
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/functions.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/launch/tcp_table.h"
@@ -56,7 +57,7 @@ std::string stranger_text(int port, const TcpListener& stranger) {
 
 }  // namespace
 
-PortWatch::PortWatch(EventLoop& loop, int port, std::function<void(const std::string&)> on_stranger)
+PortWatch::PortWatch(EventLoop& loop, int port, TextFunction on_stranger)
     : loop_(loop), port_(port), on_stranger_(std::move(on_stranger)) {
   look();
 }

@@ -3,10 +3,10 @@
 // there, again and again until it is somebody of the job. From then on nobody else can.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 #include "muster/launch/tcp_listeners.h"
 #include "muster/supervise/event_loop.h"
@@ -18,7 +18,7 @@ class PortWatch : NoCopy {
   // Looks at once, then every few milliseconds and later less often. `on_stranger` is told once, in
   // an error's words, of a listener whose user is neither this process's, nor that of any of its
   // descendants, nor root. 0: no port to watch.
-  PortWatch(EventLoop& loop, int port, std::function<void(const std::string&)> on_stranger);
+  PortWatch(EventLoop& loop, int port, TextFunction on_stranger);
   ~PortWatch() { stop(); }
 
   // Now, when there is a reason.
@@ -31,7 +31,7 @@ class PortWatch : NoCopy {
 
   EventLoop& loop_;
   int port_;  // 0: no more
-  std::function<void(const std::string&)> on_stranger_;
+  TextFunction on_stranger_;
   TcpListeners listeners_;
   TimePoint since_ = Clock::now();
   EventLoop::Handle timer_ = 0;

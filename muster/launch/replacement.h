@@ -10,6 +10,7 @@
 #include <string>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 #include "muster/launch/launch.h"
 #include "muster/launch/rank_exit.h"
@@ -53,7 +54,7 @@ struct Replacing {
   milliseconds patience_with_saves = std::chrono::minutes(5);  // more, while it saves
   bool others_run_elsewhere = false;                           // the job has ranks on other hosts
   // A process that was to come to the generation had done its work already: all here end.
-  std::function<void(const std::string& why)> on_given_up{};
+  TextFunction on_given_up{};
   // run_local_ranks sets it while it runs, for callbacks of its loop. Throws: SpawnError, io.
   std::function<void(const NextGeneration&)> go_on{};
 };

@@ -43,6 +43,8 @@ namespace muster {
 
 namespace {
 
+using RankFunction = std::function<void(Context&)>;
+
 // Makes this process the launcher. It starts itself again by fork and exec at once, so that the
 // ranks inherit nothing of LibTorch's state (threads, CUDA).
 int start_ranks(const RunOptions& options, int argc, char** argv) {
@@ -118,9 +120,7 @@ void become_rank_of(const ProcessGroup& group, Start& start) {
 }
 
 // Calls the function and leaves the group. Returns the exit code.
-int call_function(const Start& start,
-                  ProcessGroup& group,
-                  const std::function<void(Context&)>& fn) {
+int call_function(const Start& start, ProcessGroup& group, const RankFunction& fn) {
   begin_trace(group, start.env.run_dir);
   tell_software(group, start.device.assignment.device);
   if (start.device.device.is_cuda())
@@ -146,7 +146,7 @@ std::optional<int> call_in_group(Start start,
                                  const std::optional<Rendezvous>& met,
                                  Surplus surplus,
                                  InPlace* in_place,
-                                 const std::function<void(Context&)>& fn) {
+                                 const RankFunction& fn) {
   const RankEnv& env = start.env;
   const auto goes_on = [in_place] {
     return in_place != nullptr && in_place->goes_on_after(std::current_exception());
@@ -197,10 +197,7 @@ void warn_of_unused_options(const RunOptions& options, const Start& start) {
 
 // Joins one attempt after the other until the function has returned in one, or fails for a reason
 // of its own. Returns the exit code.
-int run_attempts(InPlace& in_place,
-                 Start start,
-                 Surplus surplus,
-                 const std::function<void(Context&)>& fn) {
+int run_attempts(InPlace& in_place, Start start, Surplus surplus, const RankFunction& fn) {
   for (;;) {
     std::optional<Rendezvous> met;
     try {
@@ -221,7 +218,7 @@ int run_attempts(InPlace& in_place,
 }
 
 // Runs this process as a rank. Returns the exit code.
-int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
+int run_rank(RankEnv env, const RunOptions& options, const RankFunction& fn) {
   const Surplus surplus = surplus_of(options);
   InitOptions init;
   init.backend = options.backend;
@@ -259,10 +256,7 @@ void show_stacks(const RankEnv& env, Activity* activity) {
 
 // Does what this process is for: nothing (the call is another process's), to launch ranks, or to be
 // one. Returns the exit code.
-int make_call(const RunOptions& options,
-              int argc,
-              char** argv,
-              const std::function<void(Context&)>& fn) {
+int make_call(const RunOptions& options, int argc, char** argv, const RankFunction& fn) {
   try {
     let_signals_end_first_process();
     if (const auto code = code_of_call_made_elsewhere())
@@ -287,11 +281,11 @@ int make_call(const RunOptions& options,
 
 }  // namespace
 
-int run(int argc, char** argv, const std::function<void(Context&)>& fn) {
+int run(int argc, char** argv, const RankFunction& fn) {
   return run(RunOptions{}, argc, argv, fn);
 }
 
-int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn) {
+int run(const RunOptions& options, int argc, char** argv, const RankFunction& fn) {
   const int exit_code = make_call(options, argc, argv, fn);
   count_run_call(exit_code);
   return exit_code;

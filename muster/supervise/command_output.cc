@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <functional>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
@@ -31,7 +30,7 @@ namespace {
 constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list is longer
 constexpr int kLookEveryMs = 100;               // for a signal that came to another thread
 
-thread_local std::function<bool()> asked_elsewhere;
+thread_local Condition asked_elsewhere;
 
 bool is_asked_to_stop() {
   return caught_stop_signal() != 0 || (asked_elsewhere && asked_elsewhere());
@@ -117,7 +116,7 @@ int wait_for_end(pid_t pid) {
 
 }  // namespace
 
-AlsoStopped::AlsoStopped(std::function<bool()> is_asked) {
+AlsoStopped::AlsoStopped(Condition is_asked) {
   asked_elsewhere = std::move(is_asked);
 }
 

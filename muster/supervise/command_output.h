@@ -3,11 +3,11 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <string>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/rank_env.h"
 
@@ -24,7 +24,7 @@ class AskedToStop : public Error {
 // Called again and again.
 class AlsoStopped : NoCopy {
  public:
-  explicit AlsoStopped(std::function<bool()> is_asked);
+  explicit AlsoStopped(Condition is_asked);
   ~AlsoStopped();
 };
 

@@ -217,7 +217,7 @@ bool Console::has_more_to_say() const {
   return size() > 0 || (dropped_bytes_ > 0 && !failing_);
 }
 
-void Console::flush(const std::function<bool()>& hurry) {
+void Console::flush(const Condition& hurry) {
   last_progress_ = Clock::now();  // also where the reader had stopped: it may be back
   bool patient = waits_;
   while (has_more_to_say()) {

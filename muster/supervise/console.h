@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/patient_write.h"
 #include "muster/supervise/event_loop.h"
@@ -49,7 +50,7 @@ class Console : NoCopy {
 
   // Writes out what is buffered. Blocking: while a pipe is held, and as long as any other reader
   // takes some of it. `hurry` says when to wait for a pipe no longer than for others.
-  void flush(const std::function<bool()>& hurry = [] { return false; });
+  void flush(const Condition& hurry = [] { return false; });
 
  private:
   void push();

@@ -337,7 +337,7 @@ void Output::forget(StreamId id) {
 
 // The number of reads is bounded, since a descendant that escaped may still write. A full console
 // is emptied in between only for who gives `hurry`.
-void Output::take_rest(Stream& stream, const std::function<bool()>& hurry) {
+void Output::take_rest(Stream& stream, const Condition& hurry) {
   constexpr int kMostReads = 64;
   for (int i = 0; i < kMostReads && stream.read_some(); ++i) {
     if (hurry && stream.console_is_full())
@@ -402,7 +402,7 @@ void Output::set_prefix(StreamId id, const std::string& prefix) {
 }
 
 // The timer wakes the loop, in which a flush waits for the reader.
-void Output::finish(const std::function<bool()>& hurry, std::optional<TimePoint> until) {
+void Output::finish(const Condition& hurry, std::optional<TimePoint> until) {
   EventLoop::Handle timer = 0;
   if (until)
     timer = loop_.call_at(*until, [] {});
@@ -413,7 +413,7 @@ void Output::finish(const std::function<bool()>& hurry, std::optional<TimePoint>
   loop_.cancel(timer);
 }
 
-void Output::flush_all(const std::function<bool()>& is_late) {
+void Output::flush_all(const Condition& is_late) {
   for (const auto& stream : streams_) {
     if (stream)
       take_rest(*stream, is_late);

@@ -7,13 +7,13 @@
 #include <fcntl.h>
 
 #include <array>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/collapse.h"
@@ -59,7 +59,7 @@ class Output : NoCopy {
   // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have
   // ended. Blocking: as long as somebody reads the console, or holds its pipe (Console::flush,
   // `hurry` too: after `until` it is as if that said yes).
-  void finish(const std::function<bool()>& hurry = {}, std::optional<TimePoint> until = {});
+  void finish(const Condition& hurry = {}, std::optional<TimePoint> until = {});
 
   // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
   Strings last_lines(StreamId id, size_t count) const;
@@ -71,8 +71,8 @@ class Output : NoCopy {
   class Stream;
 
   Console* console(int fd);
-  static void take_rest(Stream& stream, const std::function<bool()>& hurry = {});
-  void flush_all(const std::function<bool()>& is_late);
+  static void take_rest(Stream& stream, const Condition& hurry = {});
+  void flush_all(const Condition& is_late);
   void resume_all();
   void show_collapsed(bool all);
   void set_live(size_t id, const StreamOptions& options, const std::string& text);

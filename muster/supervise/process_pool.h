@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
@@ -40,7 +41,7 @@ struct ProcessPoolOptions {
   Ints pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
   std::string mark{};            // "NAME=value" in every child's environment, and in no other's
   std::string child_variable{};  // the variable whose value is a child's name
-  std::function<void(int signal)> on_pass{};  // called before one of pass_signals is passed on
+  SignalFunction on_pass{};      // called before one of pass_signals is passed on
   // Whether a child of this process belongs to someone else: the pool ignores it, like children
   // that existed before the pool.
   std::function<bool(pid_t pid)> is_foreign{};

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
@@ -41,7 +42,7 @@ struct ProcessSetOptions {
   // stops this process and its children.
   std::string goes_on_because{};
   // Called instead of passing on one of `pass_signals`, also while nothing runs.
-  std::function<void(int signal)> on_pass{};
+  SignalFunction on_pass{};
 };
 
 struct WaitRules {
@@ -59,7 +60,7 @@ struct WaitRules {
   std::function<bool(const ChildExits&)> is_made_good{};
   // Whether more processes will be spawned. If so, the set goes on even when nothing runs, and
   // is_made_good is called for the last failures too.
-  std::function<bool()> awaits_others{};
+  Condition awaits_others{};
   // Called before a stop signal or the time limit stops the set; it may still spawn members.
   // Returns the members that are to end by themselves: they are stopped only after another member
   // has ended, after end_all(), or when half of the time that they have left is over.
@@ -69,10 +70,10 @@ struct WaitRules {
   std::function<std::string(pid_t pid, std::optional<int> id)> describe{};
   // Called instead of passing on the first stop signal, for children that are stopped by other
   // means than a signal. The grace period still applies.
-  std::function<void(int signal)> on_stop{};
+  SignalFunction on_stop{};
   // Called instead of passing on any other signal, for such children. A second SIGINT is SIGKILL
   // here; the children then have kill_wait to end.
-  std::function<void(int signal)> pass_on{};
+  SignalFunction pass_on{};
 };
 
 struct WaitResult {

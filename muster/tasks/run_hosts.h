@@ -3,12 +3,12 @@
 // back when it has been reached again. For the runner.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/local_host.h"
@@ -23,7 +23,7 @@ class RunHosts : NoCopy {
  public:
   // Takes down a MUSTER_MARK that a host's tasks have from then on, for a run that goes on later:
   // it must be known when this returns.
-  using Record = std::function<void(const std::string& mark)>;
+  using Record = TextFunction;
 
   // Begins the run on every host. All of these must outlive it.
   RunHosts(TaskSchedule& schedule, const RunnerOptions& options, RunView& view, Record record);

@@ -7,14 +7,15 @@
 #include <string>
 
 #include "muster/base/fd.h"
+#include "muster/base/functions.h"
 #include "muster/supervise/event_loop.h"
 
 namespace muster {
 
 struct LineHandlers {
-  std::function<void(const std::string& line)> line{};  // without its newline
+  TextFunction line{};  // without its newline
   // Once, when nothing can come any more: `why` is empty at an end between two lines.
-  std::function<void(const std::string& why)> end{};
+  TextFunction end{};
   std::function<void()> drained{};  // all that was to be written has been taken
 };
 

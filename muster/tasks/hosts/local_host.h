@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/tasks/hosts/foreign_leases.h"
 #include "muster/tasks/hosts/memory_watch.h"
@@ -22,10 +23,10 @@ namespace muster {
 struct LocalHostOptions {
   TaskRunFacts facts{};
   std::string run_id{};
-  int host = 0;                               // which host of the pool it is; -1: none
-  ForeignLeases::Tell on_held{};              // told what other jobs have of its GPUs
-  MemoryWatch::Tell on_memory{};              // told what other programs use of their memory
-  std::function<void(int signal)> on_pass{};  // called before a signal is passed on
+  int host = 0;                   // which host of the pool it is; -1: none
+  ForeignLeases::Tell on_held{};  // told what other jobs have of its GPUs
+  MemoryWatch::Tell on_memory{};  // told what other programs use of their memory
+  SignalFunction on_pass{};       // called before a signal is passed on
   // Whether a child of this process is none of its tasks.
   std::function<bool(pid_t pid)> is_foreign{};
 };

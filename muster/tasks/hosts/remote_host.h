@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/child.h"
 #include "muster/tasks/hosts/line_channel.h"
@@ -33,8 +34,8 @@ struct RemoteEvents {
   std::function<void(TaskEnd end)> on_end{};
   std::function<void(int gpu, int units, const std::string& by)> on_held{};
   std::function<void(int gpu, uint64_t bytes)> on_memory{};  // that other programs use
-  std::function<void(const std::string& text)> on_note{};    // a line for people
-  std::function<void(const std::string& why)> on_lost{};     // before its tasks' ends
+  TextFunction on_note{};                                    // a line for people
+  TextFunction on_lost{};                                    // before its tasks' ends
 };
 
 class RemoteHost : public TaskHost {
