@@ -11,6 +11,8 @@ namespace muster {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using TimePoint = Clock::time_point;
+using WallClock = std::chrono::system_clock;  // its times mean something to people and other hosts
+using WallTime = WallClock::time_point;
 
 class Deadline {
  public:
@@ -39,8 +41,12 @@ class Deadline {
   TimePoint at_;
 };
 
+inline double in_seconds(std::chrono::duration<double> time) {
+  return time.count();
+}
+
 inline double seconds_since(TimePoint start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return in_seconds(Clock::now() - start);
 }
 
 }  // namespace muster

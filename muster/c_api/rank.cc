@@ -1,9 +1,9 @@
 // A rank's facts and its device, as JSON.
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <utility>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -46,7 +46,7 @@ Json collective_timeout() {
   if (!told)
     return nullptr;
   const auto limit = parse_duration(*told, "MUSTER_COLLECTIVE_TIMEOUT");
-  return std::chrono::duration<double>(limit).count();
+  return in_seconds(limit);
 }
 
 // Ranks that nobody has told where rank 0 listens get the file by which it can say it, and the

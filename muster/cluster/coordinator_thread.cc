@@ -232,8 +232,7 @@ void CoordinatorThread::take_over() {
 milliseconds CoordinatorThread::time_of_day() const {
   if (options_.time_of_day)
     return options_.time_of_day();
-  return std::chrono::duration_cast<milliseconds>(
-      std::chrono::system_clock::now().time_since_epoch());
+  return std::chrono::duration_cast<milliseconds>(WallClock::now().time_since_epoch());
 }
 
 // "<the job's age> <the time of day>", in milliseconds.

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <ctime>
 #include <vector>
 
@@ -22,8 +21,8 @@ namespace muster {
 
 namespace {
 
-std::string time_text(std::chrono::system_clock::time_point at) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(at);
+std::string time_text(WallTime at) {
+  const std::time_t seconds = WallClock::to_time_t(at);
   std::tm local{};
   ::localtime_r(&seconds, &local);
   char text[40];
@@ -95,18 +94,17 @@ void report_failure(const RankExits& exits,
   const RankExit* first = first_failure(exits);
   if (first == nullptr && fault.empty())
     return tell_errors(exits);
-  FailureContext context{
-      .run_id = job.run_id,
-      .run_dir = job.run_dir,
-      .attempt = attempt,
-      .restarts = job.restart_count,
-      .max_restarts = max_restarts,
-      .time = time_text(fault.empty() ? first->at : std::chrono::system_clock::now()),
-      .full_disk = full_disk_line(job.run_dir, "the run's folder", "a rank"),
-      .divergences = compare_activity(job.work_dir, attempt),
-      .attempts = attempts_until(job, attempt),
-      .bad_gpus = bad_gpus,
-      .fault = fault};
+  FailureContext context{.run_id = job.run_id,
+                         .run_dir = job.run_dir,
+                         .attempt = attempt,
+                         .restarts = job.restart_count,
+                         .max_restarts = max_restarts,
+                         .time = time_text(fault.empty() ? first->at : WallClock::now()),
+                         .full_disk = full_disk_line(job.run_dir, "the run's folder", "a rank"),
+                         .divergences = compare_activity(job.work_dir, attempt),
+                         .attempts = attempts_until(job, attempt),
+                         .bad_gpus = bad_gpus,
+                         .fault = fault};
   context.has_report =
       write_report(cat(job.run_dir, "/failure.json"), failure_json(exits, context));
   if (fault.empty())

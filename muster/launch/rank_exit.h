@@ -2,7 +2,6 @@
 // RankExit).
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -42,7 +41,7 @@ struct RankExit {
   bool lines_in_sight = false;  // the console shows them, and nearly nothing after them
   std::string stderr_log{};     // the file that has all of it; empty: none
   milliseconds after{0};        // since start
-  std::chrono::system_clock::time_point at{};
+  WallTime at{};
   // The same moment on the clock of its host that never jumps; 0: not known.
   milliseconds host_clock{0};
 

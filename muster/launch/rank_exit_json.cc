@@ -117,7 +117,7 @@ Json to_json(const RankExit& exit) {
           {"account", lookup(kAccounts, account_of(exit), "")},
           {"last_lines", exit.last_lines},
           {"stderr_log", exit.stderr_log},
-          {"seconds", std::chrono::duration<double>(exit.after).count()},
+          {"seconds", in_seconds(exit.after)},
           {"unix_milliseconds",
            std::chrono::duration_cast<milliseconds>(exit.at.time_since_epoch()).count()},
           {"host_milliseconds", exit.host_clock.count()}};
@@ -150,8 +150,7 @@ RankExit rank_exit_from_json(const Json& json) {
     if (json.value("ended_by", "itself") == "muster")
       exit.sent_signal = SIGTERM;
     exit.after = milliseconds_within(json.value("seconds", 0.0) * 1000);
-    exit.at = std::chrono::system_clock::time_point(
-        milliseconds_within(json.value("unix_milliseconds", 0.0)));
+    exit.at = WallTime(milliseconds_within(json.value("unix_milliseconds", 0.0)));
     exit.host_clock = milliseconds_within(json.value("host_milliseconds", 0.0));
     return exit;
   } catch (const nlohmann::json::exception& error) {

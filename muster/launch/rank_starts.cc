@@ -71,8 +71,7 @@ RankExit explain(const ChildExit& end,
                  const RankSpec& spec,
                  const std::string& earlier_error_file,
                  TimePoint started) {
-  using std::chrono::system_clock;
-  const auto ago = std::chrono::duration_cast<system_clock::duration>(Clock::now() - end.at);
+  const auto ago = std::chrono::duration_cast<WallClock::duration>(Clock::now() - end.at);
   RankExit exit{.rank = spec.rank,
                 .local_rank = spec.local_rank,
                 .host = spec.host,
@@ -84,7 +83,7 @@ RankExit explain(const ChildExit& end,
                 .sent_signal = end.sent_signal,
                 .stderr_log = spec.err.file,
                 .after = std::chrono::duration_cast<milliseconds>(end.at - started),
-                .at = system_clock::now() - ago,
+                .at = WallClock::now() - ago,
                 .host_clock = std::chrono::duration_cast<milliseconds>(end.at.time_since_epoch())};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
   if (!exit.failed())

@@ -115,11 +115,11 @@ void RunRecorder::end_attempt(const RankExits& exits, const std::string& fault) 
 // When a rank was replaced, the others were not to wait for its source lines. Another host may have
 // other files of the program, so only the stacks of this host's ranks are looked up.
 void RunRecorder::name_source_lines() {
-  const auto end = std::chrono::steady_clock::now() + kMaxLookupTime;
+  const auto end = Clock::now() + kMaxLookupTime;
   for (auto attempt = launch().attempts.rbegin(); attempt != launch().attempts.rend(); ++attempt) {
     for (RankExit& exit : attempt->exits) {
       const bool is_ours = exit.host == host_ && !exit.stack.empty();
-      if (is_ours && std::chrono::steady_clock::now() < end)
+      if (is_ours && Clock::now() < end)
         exit.stack = with_source_lines(exit.stack, exit.at);
     }
   }

@@ -85,12 +85,12 @@ void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
 
 // A module that was built anew since has other offsets. One with a time of the future was built
 // before the clock was set back.
-bool has_changed_since(const std::string& module, std::chrono::system_clock::time_point taken) {
+bool has_changed_since(const std::string& module, WallTime taken) {
   struct stat info{};
   if (::stat(module.c_str(), &info) != 0)
     return false;
-  const auto changed = std::chrono::system_clock::from_time_t(info.st_mtime);
-  return changed > taken && changed <= std::chrono::system_clock::now();
+  const auto changed = WallClock::from_time_t(info.st_mtime);
+  return changed > taken && changed <= WallClock::now();
 }
 
 std::string shorter(std::string function) {
@@ -143,8 +143,7 @@ std::string to_text(const Frame& frame) {
 }
 
 // Completes the frames. Of a module that has changed since `taken` nothing is known: its frames go.
-void find_lines(std::vector<std::optional<Frame>>& frames,
-                std::chrono::system_clock::time_point taken) {
+void find_lines(std::vector<std::optional<Frame>>& frames, WallTime taken) {
   std::map<std::string, std::vector<Frame*>> by_module;
   for (auto& frame : frames) {
     if (!frame || !frame->module.starts_with("/"))
@@ -161,8 +160,7 @@ void find_lines(std::vector<std::optional<Frame>>& frames,
 
 }  // namespace
 
-std::string with_source_lines(const std::string& stack,
-                              std::chrono::system_clock::time_point taken) {
+std::string with_source_lines(const std::string& stack, WallTime taken) {
   const Strings lines = split(stack, '\n');
   auto frames = mapped(lines, parse_frame);
   find_lines(frames, taken);

@@ -3,7 +3,6 @@
 // text, but for that program.
 #pragma once
 
-#include <chrono>
 #include <string>
 
 #include "muster/base/strings.h"
@@ -15,9 +14,7 @@ namespace muster {
 // where there is no line, "  #3 function (program+0x1a2b)". Calls in a row inside of LibTorch or
 // muster are counted only. Other lines stay; so do those of files that have changed since `taken`,
 // which are of another program now. Blocking: some seconds at most, where a library is large.
-std::string with_source_lines(
-    const std::string& stack,
-    std::chrono::system_clock::time_point taken = std::chrono::system_clock::now());
+std::string with_source_lines(const std::string& stack, WallTime taken = WallClock::now());
 
 // For a rank that a signal ended and whose handler told of it in the error file: the stack becomes
 // the exit's, and goes from the last `lines` of standard error.

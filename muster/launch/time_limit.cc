@@ -48,7 +48,7 @@ milliseconds until_slurm_end(const std::string& text, const char* flag) {
             kSlurmEnd,
             "=$(date -d $(squeue -h -j $SLURM_JOB_ID -o %e) +%s), or give a time such as 90m"));
   }
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto now = WallClock::now().time_since_epoch();
   // Clocks do not count much further.
   const milliseconds most = std::chrono::hours(24 * 10'000);
   constexpr int64_t kFarthest = int64_t{1} << 40;
@@ -78,7 +78,7 @@ std::optional<milliseconds> parse_time_limit(const std::string& text,
                  ": expected more than ",
                  format_duration(*before),
                  " until the end of the Slurm job, got ",
-                 format_seconds(std::chrono::duration<double>(limit + *before).count()),
+                 format_seconds(in_seconds(limit + *before)),
                  " (",
                  kSlurmEnd,
                  "=",

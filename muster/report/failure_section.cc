@@ -1,8 +1,8 @@
 // The section of the failure: its cause in a sentence, what that may mean, the launcher's card, and
 // how every rank ended.
+#include "muster/base/clock.h"
 #include "muster/base/strings.h"
 
-#include <chrono>
 #include <string>
 
 #include "muster/draw/xml_text.h"
@@ -24,7 +24,7 @@ std::string ends_table(const RankExits& exits) {
                     exit.host,
                     exit.device,
                     describe_end(exit),
-                    duration_text(std::chrono::duration<double>(exit.after).count()),
+                    duration_text(in_seconds(exit.after)),
                     exit.message.substr(0, exit.message.find('\n'))});
   }
   return html_table({{"rank", true}, {"host"}, {"device"}, {"end"}, {"after", true}, {"error"}},

@@ -5,7 +5,6 @@
 #include "muster/report/top.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <ranges>
 #include <utility>
@@ -242,7 +241,7 @@ void TopSampler::add_process(TopRank& rank, const RankUsage& process, TimePoint 
   double seconds = process.age_seconds;
   double used = process.cpu_seconds;
   if (before.pid == process.pid) {
-    seconds = std::chrono::duration<double>(now - before.at).count();
+    seconds = in_seconds(now - before.at);
     used -= before.cpu_seconds;
   }
   if (seconds > 0)

@@ -5,7 +5,6 @@
 #include "muster/tasks/schedule/schedule.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 
@@ -236,7 +235,7 @@ void TaskSchedule::restore(const std::vector<TaskStanding>& standings, double no
 
 // How long the task pauses after its last failure, before it starts again.
 double TaskSchedule::pause_of(size_t task) const {
-  const double first = std::chrono::duration<double>(tasks_[task].back_off).count();
+  const double first = in_seconds(tasks_[task].back_off);
   return std::min(first * std::pow(2.0, states_[task].failures - 1), kLongestBackOff);
 }
 
