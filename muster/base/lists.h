@@ -15,6 +15,7 @@ using Int64s = std::vector<int64_t>;
 using Doubles = std::vector<double>;
 using Indices = std::vector<size_t>;  // numbers of another list's elements
 using IntSet = std::set<int>;
+using IndexSet = std::set<size_t>;
 
 // 0, 1, and so on until `count`: Ints of an int, Indices of a size.
 template <class Number>

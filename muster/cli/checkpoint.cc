@@ -123,7 +123,7 @@ Strings each_checkpoint(const Strings& paths) {
 
 // Returns the exit code.
 int verify_all(const CheckpointFlags& flags) {
-  std::vector<VerifiedFile> rows;
+  VerifiedFiles rows;
   {
     // The line is gone before the table is printed.
     ReadingLine line;

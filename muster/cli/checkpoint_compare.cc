@@ -72,6 +72,8 @@ struct ComparedFile {
   }
 };
 
+using ComparedFiles = std::vector<ComparedFile>;
+
 // Both are read from beginning to end, which the line shows by the first one's path.
 ComparedFile compare_pair(const TensorSet& a, const TensorSet& b, ReadingLine& line) {
   const auto on_bytes = [&](size_t bytes) {
@@ -87,12 +89,12 @@ const TensorSet* same_set(const std::vector<TensorSet>& sets, const std::string&
 }
 
 // A file alone, which has no manifest, is compared with the model of the other.
-std::vector<ComparedFile> compare_views(const CheckpointView& a, const CheckpointView& b) {
+ComparedFiles compare_views(const CheckpointView& a, const CheckpointView& b) {
   ReadingLine line;
   if (!a.has_manifest || !b.has_manifest)
     return {compare_pair(model_set(a), model_set(b), line)};
   const std::vector<TensorSet> mine = tensor_sets(a), others = tensor_sets(b);
-  std::vector<ComparedFile> compared;
+  ComparedFiles compared;
   for (const TensorSet& set : mine) {
     if (const TensorSet* const other = same_set(others, set.name)) {
       compared.push_back(compare_pair(set, *other, line));
@@ -115,7 +117,7 @@ std::string shown_largest(const TensorDifference& tensor) {
 }
 
 // A row for each set of tensors: how many are equal, and how the others differ.
-std::string summary_text(const std::vector<ComparedFile>& files) {
+std::string summary_text(const ComparedFiles& files) {
   TableRows rows;
   for (const auto& file : files) {
     rows.push_back({shown_text(file.name, 120),
@@ -167,7 +169,7 @@ std::string differences_text(const ComparedFile& file) {
 }
 
 // All tensors that differ; members that a kind of difference has no value for are left out.
-std::string differences_json(const std::vector<ComparedFile>& files, const DiffFlags& flags) {
+std::string differences_json(const ComparedFiles& files, const DiffFlags& flags) {
   ordered_json list = ordered_json::array();
   for (const auto& file : files) {
     ordered_json tensors = ordered_json::array();

@@ -192,7 +192,7 @@ ordered_json metric_json(const std::optional<CheckpointMetric>& metric) {
 }  // namespace
 
 // The caller has put the checkpoints in order, the last saved first.
-std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
+std::string listed_text(const ListedCheckpoints& listed, const std::string& directory) {
   if (listed.empty())
     return cat("no checkpoint in '", shown_text(directory), "'\n");
   const bool has_metric = any_of(listed, [](const auto& row) { return row.metric.has_value(); });
@@ -214,21 +214,21 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
     if (has_metric)
       rows.back().insert(rows.back().end() - 1, shown_metric(row.metric));
   }
-  std::vector<TableColumn> columns = {{"step", true},
-                                      {"after"},
-                                      {"written"},
-                                      {"size", true},
-                                      {"ranks", true},
-                                      {"epoch", true},
-                                      {"samples seen", true},
-                                      {"state"}};
+  TableColumns columns = {{"step", true},
+                          {"after"},
+                          {"written"},
+                          {"size", true},
+                          {"ranks", true},
+                          {"epoch", true},
+                          {"samples seen", true},
+                          {"state"}};
   if (has_metric)
     columns.insert(columns.end() - 1, {"metric"});
   return format_table(columns, rows);
 }
 
 // A checkpoint of an older muster lacks some members, which are null.
-std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
+std::string listed_json(const ListedCheckpoints& listed, const std::string& directory) {
   ordered_json list = ordered_json::array();
   for (const auto& row : listed) {
     ordered_json item = {{"step", row.step},
@@ -289,7 +289,7 @@ std::string view_json(const CheckpointView& view, const std::vector<ShownTensors
 
 // A safetensors file from elsewhere has no checksum, and only its head can be compared with its
 // size.
-std::string verified_text(const std::vector<VerifiedFile>& rows) {
+std::string verified_text(const VerifiedFiles& rows) {
   TableRows cells;
   for (const auto& row : rows) {
     std::string state = shown_state(row.problem);
@@ -306,7 +306,7 @@ std::string verified_text(const std::vector<VerifiedFile>& rows) {
   return text;
 }
 
-std::string verified_json(const std::vector<VerifiedFile>& rows) {
+std::string verified_json(const VerifiedFiles& rows) {
   ordered_json list = ordered_json::array();
   for (const auto& row : rows) {
     ordered_json item = {{"path", row.checkpoint},

@@ -11,8 +11,8 @@
 
 namespace muster {
 
-std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory);
-std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::string& directory);
+std::string listed_text(const ListedCheckpoints& listed, const std::string& directory);
+std::string listed_json(const ListedCheckpoints& listed, const std::string& directory);
 
 // Tensors that belong together, with their files' heads read already.
 struct ShownTensors {
@@ -23,7 +23,7 @@ struct ShownTensors {
 std::string view_text(const CheckpointView& view, const std::vector<ShownTensors>& shown);
 std::string view_json(const CheckpointView& view, const std::vector<ShownTensors>& shown);
 
-std::string verified_text(const std::vector<VerifiedFile>& rows);
-std::string verified_json(const std::vector<VerifiedFile>& rows);
+std::string verified_text(const VerifiedFiles& rows);
+std::string verified_json(const VerifiedFiles& rows);
 
 }  // namespace muster

@@ -88,20 +88,20 @@ Row instance_row(const MigInstance& instance, size_t num_columns) {
 
 // The column of leases is there only if leases could be read.
 std::string gpu_table(const std::vector<Gpu>& gpus, const DevicesTextOptions& options) {
-  std::vector<TableColumn> columns = {{"GPU", true},
-                                      {"UUID"},
-                                      {"PCI"},
-                                      {"model"},
-                                      {"memory used / total", true},
-                                      {"util", true},
-                                      {"temp", true},
-                                      {"power", true},
-                                      {"ECC", true},
-                                      {"cc", true},
-                                      {"NUMA", true},
-                                      {"near CPUs"},
-                                      {"health"},
-                                      {"processes"}};
+  TableColumns columns = {{"GPU", true},
+                          {"UUID"},
+                          {"PCI"},
+                          {"model"},
+                          {"memory used / total", true},
+                          {"util", true},
+                          {"temp", true},
+                          {"power", true},
+                          {"ECC", true},
+                          {"cc", true},
+                          {"NUMA", true},
+                          {"near CPUs"},
+                          {"health"},
+                          {"processes"}};
   const size_t num_columns = columns.size();
   if (options.leases)
     columns.push_back({"leased by"});
@@ -152,7 +152,7 @@ std::string link_table(const Host& host) {
   const bool with_nics = host.nic_links.size() == host.gpus.size();
   if (host.gpus.size() < 2 && !with_nics)
     return "";
-  std::vector<TableColumn> columns = {{""}};
+  TableColumns columns = {{""}};
   for (const Gpu& gpu : host.gpus)
     columns.push_back({cat("GPU", gpu.index.value)});
   for (size_t k = 0; k < host.nics.size() && with_nics; ++k)

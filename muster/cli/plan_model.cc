@@ -60,9 +60,11 @@ struct WayMemory {
   int64_t most_layers = 0;
 };
 
+using WayMemories = std::vector<WayMemory>;
+
 // A way that the model cannot be divided by is kept, with its reason.
-std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_t device_bytes) {
-  std::vector<WayMemory> ways;
+WayMemories ways_of(const ModelSizes& model, const Plan& plan, int64_t device_bytes) {
+  WayMemories ways;
   const int num_ranks = static_cast<int>(plan.ranks.size());
   for (const ModelDivision& division : model_divisions(num_ranks, plan.mesh)) {
     WayMemory way{.division = division, .obstacle = obstacle(model, division), .bytes = {}};
@@ -75,9 +77,7 @@ std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_
 }
 
 // The table says of each way what fits, and how many layers would.
-std::string model_table(const ModelSizes& model,
-                        const std::vector<WayMemory>& ways,
-                        int64_t device_bytes) {
+std::string model_table(const ModelSizes& model, const WayMemories& ways, int64_t device_bytes) {
   auto text = cat("\nmodel: ",
                   num_parameters(model),
                   " parameters, ",
@@ -122,9 +122,7 @@ std::string model_table(const ModelSizes& model,
 }
 
 // It becomes a part of the plan's JSON.
-std::string model_json(const ModelSizes& model,
-                       const std::vector<WayMemory>& ways,
-                       int64_t device_bytes) {
+std::string model_json(const ModelSizes& model, const WayMemories& ways, int64_t device_bytes) {
   using Json = nlohmann::ordered_json;
   Json rows = Json::array();
   for (const WayMemory& way : ways) {

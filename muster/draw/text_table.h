@@ -14,6 +14,8 @@ struct TableColumn {
 };
 using TableColumns = std::vector<TableColumn>;
 
+using TableColumns = std::vector<TableColumn>;
+
 // Cells, row by row.
 using TableRows = std::vector<Strings>;
 

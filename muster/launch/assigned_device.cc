@@ -138,7 +138,7 @@ std::optional<AssignedDevice> assigned_without_gpu(const RankEnv& env,
 
 }  // namespace
 
-void keep_one_vendor(const Host& host, std::vector<UsableGpu>& gpus) {
+void keep_one_vendor(const Host& host, UsableGpuList& gpus) {
   if (gpus.empty())
     return;
   const Vendor vendor = gpu_of(host, gpus[0]).vendor;
@@ -165,7 +165,7 @@ std::optional<AssignedDevice> assigned_by_local_rank(const RankEnv& env,
   const UsableGpus usable = usable_gpus(host, masks);
   if (usable.gpus.empty())
     return assigned_without_gpu(env, host, usable, surplus);
-  std::vector<UsableGpu> gpus = usable.gpus;
+  UsableGpuList gpus = usable.gpus;
   keep_one_vendor(host, gpus);
   if (has_own_mask(env, gpu_of(host, gpus[0]).vendor, masks, surplus))
     return on_gpu(env, machine, gpus[0]);

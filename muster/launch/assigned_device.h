@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/base/rank_env.h"
@@ -25,7 +24,7 @@ struct AssignedDevice {
 
 // Leaves only the first GPU's vendor: a LibTorch is built for one vendor's GPUs, and each vendor
 // counts its own from 0.
-void keep_one_vendor(const Host& host, std::vector<UsableGpu>& gpus);
+void keep_one_vendor(const Host& host, UsableGpuList& gpus);
 
 // A rank on the CPU, for the reason `why`.
 AssignedDevice assigned_cpu(const RankEnv& env, const std::string& why);

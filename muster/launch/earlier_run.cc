@@ -76,7 +76,7 @@ bool has_sign_of_run(const fs::path& folder) {
 std::string moved_in(const fs::path& folder, bool (*is_moved)(const std::string& name)) {
   std::error_code is_none;
   const bool is_link = fs::is_symlink(folder, is_none);
-  std::vector<fs::path> paths = is_link ? std::vector<fs::path>() : paths_in(folder);
+  auto paths = is_link ? std::vector<fs::path>() : paths_in(folder);
   std::erase_if(paths, [&](const fs::path& path) { return !is_moved(path.filename().string()); });
   return paths.empty() ? "" : std::ranges::min(paths).string();
 }
@@ -142,7 +142,7 @@ void move_earlier_logs(const std::string& log_dir) {
   std::error_code is_none;
   if (fs::is_symlink(log_dir, is_none))
     return;  // refused when a log is made
-  std::vector<fs::path> attempts = paths_in(log_dir);
+  auto attempts = paths_in(log_dir);
   std::erase_if(attempts,
                 [](const fs::path& path) { return !is_number(path.filename().string()); });
   if (attempts.empty())

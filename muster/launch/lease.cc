@@ -40,6 +40,8 @@ struct Segment {  // of units: [first, end)
   int end = 0;
 };
 
+using Segments = std::vector<Segment>;
+
 // False when another holds some of the segment.
 bool try_lock(int fd, Segment segment, const std::string& path) {
   const int error = set_byte_lock(fd, F_WRLCK, segment.first, segment.end - segment.first);
@@ -53,7 +55,7 @@ bool try_lock(int fd, Segment segment, const std::string& path) {
 
 // Adds what others (other open file descriptions) hold inside `within`, in order. The kernel names
 // some conflicting lock, which need not be the first, so both sides of it are asked for again.
-void add_held(int fd, Segment within, std::vector<Segment>& held) {
+void add_held(int fd, Segment within, Segments& held) {
   if (within.first >= within.end)
     return;
   struct flock lock = byte_lock(F_WRLCK, within.first, within.end - within.first);
@@ -72,16 +74,16 @@ void add_held(int fd, Segment within, std::vector<Segment>& held) {
   add_held(fd, {found.end, within.end}, held);
 }
 
-std::vector<Segment> held_segments(int fd) {
-  std::vector<Segment> held;
+Segments held_segments(int fd) {
+  Segments held;
   add_held(fd, {0, kWholeGpu}, held);
   return held;
 }
 
 // The first `units` of the gaps between `held`; nothing when there are not so many.
-std::optional<std::vector<Segment>> free_segments(std::vector<Segment> held, int units) {
+std::optional<Segments> free_segments(Segments held, int units) {
   held.push_back({kWholeGpu, kWholeGpu});
-  std::vector<Segment> chosen;
+  Segments chosen;
   int at = 0;
   for (const Segment& segment : held) {
     const int size = std::min(units, segment.first - at);

@@ -11,7 +11,6 @@
 
 #include <cerrno>
 #include <memory>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -77,7 +76,7 @@ int bound_port(int fd) {
 // sets SO_REUSEADDR.
 bool only_old_connections(int port) {
   bool any = false;
-  for (const TcpEntry& entry : tcp_table().value_or(std::vector<TcpEntry>())) {
+  for (const TcpEntry& entry : tcp_table().value_or(TcpEntries())) {
     if (entry.port == port && entry.listens)
       return false;
     any |= entry.port == port;
@@ -134,7 +133,7 @@ PortReservation::PortReservation(int port) {
 }
 
 std::string port_holder(int port) {
-  for (const TcpEntry& entry : tcp_table().value_or(std::vector<TcpEntry>())) {
+  for (const TcpEntry& entry : tcp_table().value_or(TcpEntries())) {
     if (entry.port == port && entry.listens)
       return process_with_socket(entry.inode);
   }

@@ -127,7 +127,7 @@ bool will_be_launchers_own(const std::string& name) {
 // Whether the folder can be read, and what it holds has such names alone.
 bool all_names_are(bool (*is_such)(const std::string&), const fs::path& run_dir) {
   std::error_code error;
-  const std::vector<fs::path> paths = paths_in(run_dir, error);
+  const auto paths = paths_in(run_dir, error);
   const bool all_are =
       all_of(paths, [&](const fs::path& path) { return is_such(path.filename().string()); });
   return all_are && !error;
@@ -195,7 +195,7 @@ std::string link_latest(const std::string& run_dir) {
 // The launchers of other hosts may remove the folder meanwhile; the answer is then false.
 bool holds_only(const std::string& folder, const std::string& name) {
   std::error_code is_gone;
-  const std::vector<fs::path> paths = paths_in(folder, is_gone);
+  const auto paths = paths_in(folder, is_gone);
   return !is_gone && paths.size() == 1 && paths[0].filename() == name;
 }
 

@@ -59,10 +59,7 @@ TcpListener listener_of(const nlmsghdr& header) {
 enum class Answer { goes_on, is_whole, is_refusal };
 
 // Adds the listeners of the messages in `bytes` that answer this question.
-Answer take_messages(char* bytes,
-                     unsigned left,
-                     uint32_t question,
-                     std::vector<TcpListener>& found) {
+Answer take_messages(char* bytes, unsigned left, uint32_t question, TcpListenerList& found) {
   for (auto* at = reinterpret_cast<nlmsghdr*>(bytes); NLMSG_OK(at, left);
        at = NLMSG_NEXT(at, left)) {
     if (at->nlmsg_seq != question)
@@ -79,11 +76,11 @@ Answer take_messages(char* bytes,
 }
 
 // Nothing where /proc does not tell.
-std::optional<std::vector<TcpListener>> listeners_in_proc(int port) {
+std::optional<TcpListenerList> listeners_in_proc(int port) {
   const auto table = tcp_table();
   if (!table)
     return std::nullopt;
-  std::vector<TcpListener> found;
+  TcpListenerList found;
   for (const TcpEntry& entry : *table) {
     if (entry.port != port || !entry.listens)
       continue;
@@ -97,13 +94,13 @@ std::optional<std::vector<TcpListener>> listeners_in_proc(int port) {
 }  // namespace
 
 // A refusal is for good: the kernel is not asked over netlink again.
-std::optional<std::vector<TcpListener>> TcpListeners::on(int port) {
+std::optional<TcpListenerList> TcpListeners::on(int port) {
   if (!is_refused_ && !netlink_.valid()) {
     netlink_ =
         Fd(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
     is_refused_ = !netlink_.valid();
   }
-  std::vector<TcpListener> found;
+  TcpListenerList found;
   if (!is_refused_ && ask(port, AF_INET, found) && ask(port, AF_INET6, found))
     return found;
   if (!std::exchange(is_refused_, true) || netlink_.valid())
@@ -114,7 +111,7 @@ std::optional<std::vector<TcpListener>> TcpListeners::on(int port) {
 
 // Adds the listeners of one address family. The kernel answers within the call that asks. False:
 // this kernel does not answer.
-bool TcpListeners::ask(int port, int family, std::vector<TcpListener>& found) {
+bool TcpListeners::ask(int port, int family, TcpListenerList& found) {
   Question question{};
   question.header.nlmsg_len = sizeof(question);
   question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;

@@ -17,13 +17,15 @@ struct TcpListener {
   bool has_whole_port = false;  // on every address, IPv6 and IPv4: nobody else can listen there
 };
 
+using TcpListenerList = std::vector<TcpListener>;
+
 class TcpListeners {
  public:
   // Nothing where the kernel does not tell. Source: sock_diag(7), proc_net(5).
-  std::optional<std::vector<TcpListener>> on(int port);
+  std::optional<TcpListenerList> on(int port);
 
  private:
-  bool ask(int port, int family, std::vector<TcpListener>& found);
+  bool ask(int port, int family, TcpListenerList& found);
 
   Fd netlink_;
   bool is_refused_ = false;  // netlink, here

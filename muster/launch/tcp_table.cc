@@ -62,8 +62,8 @@ bool has_socket(int pid, uint64_t inode) {
 }  // namespace
 
 // Nothing where neither table can be read.
-std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root) {
-  std::optional<std::vector<TcpEntry>> entries;
+std::optional<TcpEntries> tcp_table(const std::string& root) {
+  std::optional<TcpEntries> entries;
   for (const bool is_ipv6 : {false, true}) {
     const auto text = try_read_file(root + (is_ipv6 ? "/proc/net/tcp6" : "/proc/net/tcp"));
     if (!text)

@@ -18,9 +18,11 @@ struct TcpEntry {
   bool is_ipv6 = false;
 };
 
+using TcpEntries = std::vector<TcpEntry>;
+
 // Listening and connected sockets (merely bound ones are not in it). Nothing where /proc shows
 // neither table.
-std::optional<std::vector<TcpEntry>> tcp_table(const std::string& root = "");
+std::optional<TcpEntries> tcp_table(const std::string& root = "");
 
 // "process 4711 (python3)": who has the socket open; empty when nobody does or we may not know.
 std::string process_with_socket(uint64_t inode);

@@ -35,10 +35,10 @@ void begin_profile(Profiled what) {
   torch::autograd::profiler::enableProfiler(config, activities);
 }
 
-std::vector<ProfiledSpan> end_profile() {
+ProfiledSpans end_profile() {
   const auto result = torch::autograd::profiler::disableProfiler();
   const int64_t unix_minus_monotonic = nanoseconds_of(CLOCK_REALTIME) - activity_now();
-  std::vector<ProfiledSpan> spans;
+  ProfiledSpans spans;
   for (const auto& event : result->events()) {
     const auto begin = static_cast<int64_t>(event.startNs());
     const auto end = static_cast<int64_t>(event.endNs());
@@ -55,7 +55,7 @@ std::vector<ProfiledSpan> end_profile() {
 }
 
 // A stream that appears for the first time gets the next track.
-void add_kernels(const std::vector<ProfiledSpan>& spans, TraceEventFile& events) {
+void add_kernels(const ProfiledSpans& spans, TraceEventFile& events) {
   std::map<std::pair<int, int64_t>, uint32_t> tracks;
   for (const ProfiledSpan& span : spans) {
     if (!span.gpu)

@@ -20,14 +20,16 @@ struct ProfiledSpan {
   int64_t end_ns = 0;
 };
 
+using ProfiledSpans = std::vector<ProfiledSpan>;
+
 enum class Profiled { cpu, gpus };
 
 // Begins and ends in one thread; one profile at a time in a process. Throws: c10::Error where
 // LibTorch's profiler cannot begin, as when the program profiles itself.
 void begin_profile(Profiled what);
-std::vector<ProfiledSpan> end_profile();
+ProfiledSpans end_profile();
 
 // Each stream of each GPU has a track of its own.
-void add_kernels(const std::vector<ProfiledSpan>& spans, TraceEventFile& events);
+void add_kernels(const ProfiledSpans& spans, TraceEventFile& events);
 
 }  // namespace muster

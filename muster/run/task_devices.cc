@@ -125,11 +125,10 @@ TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
   return found.empty() ? without_gpu(task, problem) : on_gpus(task, found);
 }
 
-std::vector<UsableGpu> TaskDevices::gpus_for(const detail::TaskEntry& task,
-                                             std::string& problem) const {
+UsableGpuList TaskDevices::gpus_for(const detail::TaskEntry& task, std::string& problem) const {
   const std::string& wanted = task.options.device;
   const Selection selection = parse_device(task);
-  std::vector<UsableGpu> found;
+  UsableGpuList found;
   problem = cat("expected device '", wanted, "', got none");
   try {
     check_selection_hosts(selection, {&host_});
@@ -163,8 +162,7 @@ TaskPlaces TaskDevices::without_gpu(const detail::TaskEntry& task, std::string p
 }
 
 // A thread cannot use a MIG instance that only a process of its own sees.
-TaskPlaces TaskDevices::on_gpus(const detail::TaskEntry& task,
-                                const std::vector<UsableGpu>& gpus) const {
+TaskPlaces TaskDevices::on_gpus(const detail::TaskEntry& task, const UsableGpuList& gpus) const {
   TaskPlaces places;
   for (const UsableGpu& gpu : gpus) {
     const size_t index = std::ranges::find(usable_.gpus, gpu) - usable_.gpus.begin();

@@ -51,8 +51,8 @@ class TaskDevices {
  private:
   // Returns the GPUs that the task names. If they are none, or too few for its ranks, returns none,
   // and `problem` says so.
-  std::vector<UsableGpu> gpus_for(const detail::TaskEntry& task, std::string& problem) const;
-  TaskPlaces on_gpus(const detail::TaskEntry& task, const std::vector<UsableGpu>& gpus) const;
+  UsableGpuList gpus_for(const detail::TaskEntry& task, std::string& problem) const;
+  TaskPlaces on_gpus(const detail::TaskEntry& task, const UsableGpuList& gpus) const;
   // The places of a task that has no GPU because of `problem`: the CPU if it may run there.
   TaskPlaces without_gpu(const detail::TaskEntry& task, std::string problem) const;
   TaskPlaces on_cpu(const detail::TaskEntry& task, std::string instead) const;

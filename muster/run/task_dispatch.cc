@@ -42,7 +42,7 @@ TaskDispatch::TaskDispatch(const detail::TaskEntries& tasks,
 // This thread's intra-op threads are divided by the number of tasks, or ranks of groups, that run
 // at the same time at most.
 int TaskDispatch::threads_of_each() const {
-  std::set<size_t> used;
+  IndexSet used;
   size_t wanted = 0;
   for (const TaskPlaces& places : plan_.places) {
     used.insert(places.devices.begin(), places.devices.end());
@@ -73,7 +73,7 @@ void TaskDispatch::run(const TaskSetOptions& options, const Strings& argv) {
 // The caller holds the lock. Tasks start in the order in which they were added, if they fit.
 void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
   // Free devices that a group keeps, which was added before and still waits for more.
-  std::set<size_t> kept;
+  IndexSet kept;
   for (size_t task = 0; task < tasks_.size(); ++task) {
     TaskOutcome& outcome = outcomes_[task];
     if (outcome.state != TaskOutcome::State::not_started)
@@ -101,7 +101,7 @@ void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
 
 // Returns as many devices as the task needs, those with the fewest tasks, in the order in which it
 // may have them. Returns fewer if no more are free.
-Indices TaskDispatch::free_devices(size_t task, const std::set<size_t>& kept) const {
+Indices TaskDispatch::free_devices(size_t task, const IndexSet& kept) const {
   const TaskPlaces& places = plan_.places[task];
   Indices free = places.devices;
   std::erase_if(free, [&](size_t device) {

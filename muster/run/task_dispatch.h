@@ -4,7 +4,6 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,7 +29,7 @@ class TaskDispatch {
 
  private:
   void start_what_fits(std::vector<std::jthread>& threads);
-  Indices free_devices(size_t task, const std::set<size_t>& kept) const;
+  Indices free_devices(size_t task, const IndexSet& kept) const;
   void run_task(size_t task, const Indices& devices);
   void call_task(size_t task, const Indices& devices);
   void call_in_thread(size_t task, const TaskDevice& place, const RankPlan& assignment);

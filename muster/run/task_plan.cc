@@ -6,7 +6,6 @@
 #include <errno.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -43,7 +42,7 @@ TaskPlan place_tasks(const detail::TaskEntries& tasks,
 // use. The list is sorted.
 Indices devices_in_use(const TaskPlan& plan) {
   Ints load(plan.devices.all().size(), 0);
-  std::set<size_t> used;
+  IndexSet used;
   for (const TaskPlaces& places : plan.places) {
     Indices devices = places.devices;
     std::ranges::stable_sort(devices, {}, [&](size_t device) { return load[device]; });

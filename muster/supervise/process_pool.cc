@@ -203,7 +203,7 @@ void ProcessPool::note_unkillable(Member& member, TimePoint now) {
   note_ended(member);
 }
 
-std::vector<PoolExit> ProcessPool::wait(std::optional<TimePoint> until) {
+PoolExits ProcessPool::wait(std::optional<TimePoint> until) {
   const auto sooner = [&](TimePoint at) {
     until = until ? std::min(*until, at) : at;
   };
@@ -280,8 +280,8 @@ ProcessPool::Suspects ProcessPool::suspects_of(const Pids& left) const {
 }
 
 // Returns the members of which nothing is left, in order of their ends, and forgets them.
-std::vector<PoolExit> ProcessPool::settle(TimePoint now) {
-  std::vector<PoolExit> exits;
+PoolExits ProcessPool::settle(TimePoint now) {
+  PoolExits exits;
   if (ended_.empty())
     return exits;
   const Pids left = left_behind();

@@ -62,6 +62,8 @@ struct PoolExit {
   std::vector<ProcessId> alive{};  // the survivors and the unclear ones
 };
 
+using PoolExits = std::vector<PoolExit>;
+
 class ProcessPool : NoCopy {
  public:
   explicit ProcessPool(ProcessPoolOptions options = {});
@@ -80,7 +82,7 @@ class ProcessPool : NoCopy {
 
   // Waits until something has happened or `until` is reached. Returns the children that have ended,
   // in order of their ends. Blocking: until then.
-  std::vector<PoolExit> wait(std::optional<TimePoint> until);
+  PoolExits wait(std::optional<TimePoint> until);
 
   // Sends a signal to all children; job-control signals (SIGTSTP, SIGCONT) go to their process
   // groups. SIGUSR1 and SIGUSR2 are requests, of which no process is to end: each that runs now
@@ -125,7 +127,7 @@ class ProcessPool : NoCopy {
   void note_ended(Member& member);
   void insist(TimePoint now);
   void note_unkillable(Member& member, TimePoint now);
-  std::vector<PoolExit> settle(TimePoint now);
+  PoolExits settle(TimePoint now);
   Pids left_behind();
   // For each process that was left behind: the members of which one has started it.
   using Suspects = std::map<pid_t, std::set<const Member*>>;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <ranges>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
@@ -234,7 +233,7 @@ std::string RunHosts::memory_in_use() const {
   Strings lines;
   if (schedule_.count(TaskState::running) > 0)
     return {};
-  const std::vector<PoolHost>& hosts = schedule_.pool().hosts();
+  const PoolHosts& hosts = schedule_.pool().hosts();
   for (const int h : int_indices_of(hosts)) {
     if (hosts[h].set_aside)
       continue;

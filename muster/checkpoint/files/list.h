@@ -27,6 +27,8 @@ struct ListedCheckpoint {
   std::string problem = {};  // why it is not whole; empty: manifest and sizes are right
 };
 
+using ListedCheckpoints = std::vector<ListedCheckpoint>;
+
 // The folder itself, or the one of that name in a run's folder. Throws: invalid_argument when there
 // is none.
 std::string checkpoints_folder(const std::string& folder);

@@ -20,6 +20,8 @@ struct UsableGpu {
   bool operator==(const UsableGpu&) const = default;
 };
 
+using UsableGpuList = std::vector<UsableGpu>;
+
 struct UsableGpus {
   std::vector<UsableGpu> gpus;  // in ordinal order; a GPU's instances one after the other
   Strings sick;                 // "GPU 1: GPU is lost"

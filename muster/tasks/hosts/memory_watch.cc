@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -52,7 +51,7 @@ void MemoryWatch::look(const IntSet& taken) {
 // The pool's GPUs of which no task has a part, nor another instance of the same GPU.
 Ints MemoryWatch::gpus_without(const IntSet& taken) const {
   const PoolGpus& gpus = pool_.hosts()[host_].gpus;
-  std::set<size_t> positions;
+  IndexSet positions;
   for (const int gpu : taken)
     positions.insert(gpus[gpu].device.position);
   return filtered_indices(int_size(gpus),

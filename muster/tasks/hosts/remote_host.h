@@ -54,7 +54,7 @@ class RemoteHost : public TaskHost {
   void listen(EventLoop& loop);
   bool answered() const { return inventory_ || !problem_.empty(); }
   const std::optional<Inventory>& inventory() const { return inventory_; }
-  const std::vector<RemoteHeld>& held_before() const { return held_before_; }  // if the hello asked
+  const RemoteHoldings& held_before() const { return held_before_; }  // if the hello asked
   const std::string& problem() const { return problem_; }
 
   // Whether the server there said itself that it cannot run tasks.
@@ -138,7 +138,7 @@ class RemoteHost : public TaskHost {
   TimePoint heard_ = Clock::now();
   TimePoint ticked_ = Clock::now();
   std::optional<Inventory> inventory_;
-  std::vector<RemoteHeld> held_before_;
+  RemoteHoldings held_before_;
   std::string problem_;
   Refusal refusal_ = Refusal::none;
   const DevicePool* pool_ = nullptr;

@@ -163,7 +163,7 @@ struct WireWriter {
   void operator()(const char* key, const Inventory& inventory) {
     json[key] = inventory_to_json(inventory);
   }
-  void operator()(const char* key, const std::vector<RemoteHeld>& held) {
+  void operator()(const char* key, const RemoteHoldings& held) {
     json[key] = mapped(held, [](const RemoteHeld& each) {
       WireWriter writer;
       members(each, writer);
@@ -225,7 +225,7 @@ struct WireReader {
     if (inventory.hosts.size() != 1)
       json.fail(key, "one host", cat(inventory.hosts.size(), " hosts"));
   }
-  void operator()(const char* key, std::vector<RemoteHeld>& held) {
+  void operator()(const char* key, RemoteHoldings& held) {
     for (JsonObject& each : json.objects_or_none(key)) {
       WireReader reader{each};
       members(held.emplace_back(), reader);

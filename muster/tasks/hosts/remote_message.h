@@ -85,6 +85,8 @@ struct RemoteHeld {
   bool operator==(const RemoteHeld&) const = default;
 };
 
+using RemoteHoldings = std::vector<RemoteHeld>;
+
 // Other programs use so much of its memory now.
 struct RemoteMemory {
   std::string gpu{};
@@ -93,8 +95,8 @@ struct RemoteMemory {
 
 struct RemoteInventory {
   std::string version{};
-  Inventory inventory{};           // of one host
-  std::vector<RemoteHeld> held{};  // now, if that was asked
+  Inventory inventory{};  // of one host
+  RemoteHoldings held{};  // now, if that was asked
 };
 
 struct RemoteOutput {

@@ -19,11 +19,9 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/folder_owner.h"
@@ -179,8 +177,8 @@ class TaskServer {
   }
 
   // The GPUs that other jobs hold, for a run that may only want to know.
-  std::vector<RemoteHeld> held_now(const RemoteHello& hello) const {
-    std::vector<RemoteHeld> held;
+  RemoteHoldings held_now(const RemoteHello& hello) const {
+    RemoteHoldings held;
     ForeignLeases leases(
         *pool_, 0, hello.run_id, hello.held, [&](int gpu, int units, const std::string& by) {
           if (units > 0)

@@ -109,7 +109,7 @@ std::string results_table(const Tasks& tasks, const TaskResults& results) {
   ResultColumns columns = result_columns(tasks, results);
   const size_t num_fields = columns.fields.size();
   columns.fields.resize(std::min(num_fields, kMaxFieldsShown));
-  std::vector<TableColumn> titles = {{"task"}};
+  TableColumns titles = {{"task"}};
   for (const auto& name : columns.parameters)
     titles.push_back({name});
   const size_t first_fact = titles.size();

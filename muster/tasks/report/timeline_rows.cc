@@ -114,7 +114,7 @@ class TimelineMaker {
       if (const auto model = models_.find({number, index}); model != models_.end())
         row.detail = model->second;
     }
-    std::vector<TimelineBar>& open = open_[{number, false, index, mig}];
+    TimelineBars& open = open_[{number, false, index, mig}];
     std::erase_if(open, [&](const TimelineBar& other) { return other.ended <= bar.began; });
     bar.top = bar.height < 1 ? free_part(open, bar) : 0;
     open.push_back(bar);
@@ -125,7 +125,7 @@ class TimelineMaker {
 
   // The top of the highest place in the row where the fewest others are at that time. A window of
   // the bar's height moves down the row, and keeps the sum of what is taken in it.
-  static double free_part(const std::vector<TimelineBar>& open, const TimelineBar& bar) {
+  static double free_part(const TimelineBars& open, const TimelineBar& bar) {
     Ints taken(kWholeRow, 0);
     for (const TimelineBar& other : open) {
       const int end = std::min(kWholeRow, in_row(other.top + other.height));
@@ -167,7 +167,7 @@ class TimelineMaker {
   std::map<std::pair<size_t, int>, std::string> models_;
   std::map<Key, TimelineRow> rows_;
   // The bars of each GPU's row that may not have ended.
-  std::map<Key, std::vector<TimelineBar>> open_;
+  std::map<Key, TimelineBars> open_;
 };
 
 }  // namespace

@@ -20,13 +20,15 @@ struct TimelineBar {
   double height = 1;
 };
 
+using TimelineBars = std::vector<TimelineBar>;
+
 struct TimelineRow {
   std::string host{};
   std::string label{};   // "GPU 0", "CPU 2"
   std::string detail{};  // the GPU's model; empty: not known
   bool is_gpu = false;
-  std::vector<TimelineBar> bars{};  // by their beginning
-  double busy = 0;                  // 0 … 1 of the whole time
+  TimelineBars bars{};  // by their beginning
+  double busy = 0;      // 0 … 1 of the whole time
 };
 
 struct Timeline {

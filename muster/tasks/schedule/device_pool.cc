@@ -38,7 +38,7 @@ bool is_allowed(const AllowedGpus& allowed, int host, int gpu) {
 }
 
 // The GPUs of the host that the run may use.
-std::vector<UsableGpu> chosen_gpus(const Host& host, const PoolOptions& options) {
+UsableGpuList chosen_gpus(const Host& host, const PoolOptions& options) {
   UsableGpus usable = usable_gpus(host, options.masks);
   if (!options.gpus)
     return usable.gpus;
@@ -48,8 +48,8 @@ std::vector<UsableGpu> chosen_gpus(const Host& host, const PoolOptions& options)
 }
 
 // The CPUs of the host with their NUMA nodes, a core's threads side by side.
-std::vector<PoolCpu> cpus_by_node(const Host& host) {
-  std::vector<PoolCpu> cpus;
+PoolCpus cpus_by_node(const Host& host) {
+  PoolCpus cpus;
   for (const CpuCore& core : host.cores) {
     for (const int cpu : core.cpus)
       cpus.push_back({cpu, core.numa_node});
@@ -60,7 +60,7 @@ std::vector<PoolCpu> cpus_by_node(const Host& host) {
 
 // The NUMA node that suits a task of so many CPUs: the one with the fewest free CPUs that are
 // enough, so that larger tasks find room elsewhere. Where no node has enough, it is the first.
-int best_node(const std::vector<PoolCpu>& free_cpus, int num_cpus) {
+int best_node(const PoolCpus& free_cpus, int num_cpus) {
   std::map<int, int> num_free;  // by node
   for (const PoolCpu& cpu : free_cpus)
     ++num_free[cpu.numa_node];
@@ -221,7 +221,7 @@ AllowedGpus DevicePool::allowed(const std::string& on) const {
   for (const size_t h : indices_of(hosts_)) {
     const Host& host = inventory_.hosts[h];
     const SelectionPart* const part = part_for(selection, host);
-    std::vector<UsableGpu> selected;
+    UsableGpuList selected;
     try {
       if (part != nullptr) {
         selected = select_gpus(selection, host, usable_in_pool(h), scores_);
@@ -439,7 +439,7 @@ Ints DevicePool::choose_cpus(int cpus, int host, const Ints& gpus) const {
   int node = best_node(mine.free_cpus, cpus);
   if (!gpus.empty())
     node = mine.gpus[gpus[0]].numa_node.value_or(node);
-  std::vector<PoolCpu> near_first = mine.free_cpus;
+  PoolCpus near_first = mine.free_cpus;
   std::ranges::stable_partition(near_first,
                                 [&](const PoolCpu& cpu) { return cpu.numa_node == node; });
   Ints chosen;

@@ -56,18 +56,22 @@ struct PoolCpu {
   int numa_node = 0;
 };
 
+using PoolCpus = std::vector<PoolCpu>;
+
 struct PoolHost {
   std::string name{};
   int cpus = 1;
   int cpus_left = 1;
   int slots_left = std::numeric_limits<int>::max();  // tasks that may still start
   bool set_aside = false;                            // place nothing more there
-  std::vector<PoolCpu> free_cpus{};                  // not counted for any task; empty: unknown
+  PoolCpus free_cpus{};                              // not counted for any task; empty: unknown
   PoolGpus gpus{};
 
   // The index of the GPU with this UUID; nothing: unknown UUID.
   std::optional<int> find_gpu(const std::string& uuid) const;
 };
+
+using PoolHosts = std::vector<PoolHost>;
 
 // The devices that a task has, on one host.
 struct Allocation {
@@ -122,7 +126,7 @@ class DevicePool {
   // are unknown or fewer than `cpus`.
   explicit DevicePool(Inventory inventory, const PoolOptions& options = {});
 
-  const std::vector<PoolHost>& hosts() const { return hosts_; }
+  const PoolHosts& hosts() const { return hosts_; }
   const Inventory& inventory() const { return inventory_; }
   int num_gpus() const { return num_gpus_; }
 
@@ -195,7 +199,7 @@ class DevicePool {
   Inventory inventory_;
   NumaBinding numa_binding_;
   Scores scores_;
-  std::vector<PoolHost> hosts_;
+  PoolHosts hosts_;
   int num_gpus_ = 0;
   int64_t cpus_left_ = 0;   // of all hosts
   int64_t units_left_ = 0;  // of all GPUs

@@ -4,7 +4,6 @@
 #include "muster/tasks/schedule/explain.h"
 
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
@@ -278,7 +277,7 @@ class ScheduleExplainer {
   }
 
   const TaskSchedule& schedule_;
-  const std::vector<PoolHost>& hosts_;
+  const PoolHosts& hosts_;
 };
 
 std::string explain(const TaskSchedule& schedule, size_t task, double now) {

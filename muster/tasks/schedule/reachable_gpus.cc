@@ -55,7 +55,7 @@ SelectionItem lasting(SelectionItem item) {
 
 // How many of the `reachable` GPUs the pick could come to. An index or a UUID of a GPU that is
 // split by MIG stands for all of its instances.
-size_t most_of(const SelectionItem& pick, const std::vector<UsableGpu>& reachable) {
+size_t most_of(const SelectionItem& pick, const UsableGpuList& reachable) {
   if (is_one_of(pick.kind, Kind::free, Kind::fastest))
     return pick.count;
   const bool some_are_split = any_of(reachable, &UsableGpu::is_instance);
@@ -65,9 +65,7 @@ size_t most_of(const SelectionItem& pick, const std::vector<UsableGpu>& reachabl
 }
 
 // How many of the `reachable` GPUs the part could come to at one time.
-size_t most_of(const SelectionPart& part,
-               bool among_changing,
-               const std::vector<UsableGpu>& reachable) {
+size_t most_of(const SelectionPart& part, bool among_changing, const UsableGpuList& reachable) {
   if (!picks_change(part, among_changing))
     return reachable.size();
   size_t most = 0;
@@ -145,15 +143,13 @@ struct CheckedSelection {
 
   // The GPUs that it could give of the host, now or ever. Throws: SelectionError where it never
   // gives any.
-  std::vector<UsableGpu> reach(const Host& host,
-                               const UsableGpus& usable,
-                               const Scores& scores) const {
+  UsableGpuList reach(const Host& host, const UsableGpus& usable, const Scores& scores) const {
     if (changes)
       (void)select_gpus(counting, without_users(host), usable);
     return select_gpus(lasting, host, usable, scores);
   }
 
-  size_t most(const SelectionPart& part, const std::vector<UsableGpu>& reachable) const {
+  size_t most(const SelectionPart& part, const UsableGpuList& reachable) const {
     return most_of(part, among_changing, reachable);
   }
 };

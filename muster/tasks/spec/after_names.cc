@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <ranges>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -198,7 +197,7 @@ class AfterResolver {
     for (const size_t i : indices_of(tasks_)) {
       Positions& positions = after_[i];
       if (positions.size() > 1) {
-        std::set<size_t> seen;
+        IndexSet seen;
         std::erase_if(positions, [&](size_t position) { return !seen.insert(position).second; });
       }
       tasks_[i].after.reserve(positions.size());
