@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 namespace muster {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using TimePoint = Clock::time_point;
+using OptionalTime = std::optional<TimePoint>;
+using OptionalDuration = std::optional<milliseconds>;
 using WallClock = std::chrono::system_clock;  // its times mean something to people and other hosts
 using WallTime = WallClock::time_point;
 

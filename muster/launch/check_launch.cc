@@ -213,7 +213,7 @@ void set_failure_policy(FailurePolicy policy,
       max_restarts.value_or(policy == FailurePolicy::replace ? kReplacements : 0);
 }
 
-void set_collective_timeout(std::optional<milliseconds> told, LaunchOptions& options) {
+void set_collective_timeout(OptionalDuration told, LaunchOptions& options) {
   if (told) {
     options.extra_env[kCollectiveTimeout] = cat(told->count(), "ms");
     options.rejoin_within = *told;

@@ -35,6 +35,6 @@ void set_failure_policy(FailurePolicy policy,
 // Sets how long the ranks' collectives wait, which with `replace` is also the others' time to join
 // again. `told`: nothing where only MUSTER_COLLECTIVE_TIMEOUT may say it, which the ranks inherit.
 // Throws: invalid_argument for a malformed variable.
-void set_collective_timeout(std::optional<milliseconds> told, LaunchOptions& options);
+void set_collective_timeout(OptionalDuration told, LaunchOptions& options);
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <optional>
 #include <ranges>
 #include <utility>
 
@@ -225,7 +226,7 @@ class LocalJob {
   std::optional<JobRegistration> registration_;
   std::optional<GpuWatch> gpus_;
   std::optional<RunRecorder> record_;
-  std::optional<TimePoint> time_limit_;
+  OptionalTime time_limit_;
   Restarts restarts_;
   int attempt_ = 0;  // replacements in place count too
   TimePoint attempt_began_;

@@ -6,7 +6,6 @@
 #include <signal.h>
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +45,7 @@ struct LaunchOptions {
   bool lease = true;          // lease every GPU, so that no two jobs get the same one
   bool looks_at_gpus = true;  // check them after a failure, so that no restart uses a bad one
   // How long to wait for GPUs that other jobs hold; nothing: not at all.
-  std::optional<milliseconds> wait{};
+  OptionalDuration wait{};
 
   std::string master_addr{};  // empty: "localhost"
   int master_port = 0;        // 0: a free one, held by the launcher until the job ends
@@ -57,7 +56,7 @@ struct LaunchOptions {
   milliseconds rejoin_within{30'000};     // with `replace`: for the others to join again
   milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
   // Longest SIGSTOP of a rank; nothing: only report.
-  std::optional<milliseconds> stopped_timeout{};
+  OptionalDuration stopped_timeout{};
   Ints stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
   std::string run_dir{};                                   // empty: runs/<id>
   std::string log_dir{};  // empty: <run_dir>/logs, else <log_dir>/<id>
@@ -74,7 +73,7 @@ struct LaunchOptions {
   // launcher's folder.
   std::string work_dir{};
   // For the whole job, which then ends as by SIGTERM.
-  std::optional<milliseconds> time_limit{};
+  OptionalDuration time_limit{};
   // The limit counts from now, as Slurm's does, and not from the start of the ranks.
   bool limit_has_begun = false;
   bool dry_run = false;             // print the plan on standard output and stop

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "muster/base/clock.h"
@@ -39,8 +38,8 @@ struct LeasePlanOptions {
   // Whether other GPUs will do where planned ones are busy, as for --gpus free:2. Otherwise a job
   // that asked for certain GPUs, or for all, waits for them or fails.
   bool replan = false;
-  std::optional<milliseconds> wait{};  // nothing: do not wait
-  milliseconds poll{200};              // while waiting
+  OptionalDuration wait{};  // nothing: do not wait
+  milliseconds poll{200};   // while waiting
   // Called once, with a line that says for what the job waits.
   TextFunction on_wait = [](const std::string& line) {
     log_info(line);

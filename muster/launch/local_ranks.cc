@@ -126,7 +126,7 @@ class StoppedRanks : NoCopy {
   StoppedRanks(ProcessSet& processes,
                const RankStarts& starts,
                size_t num_slots,
-               std::optional<milliseconds> limit)
+               OptionalDuration limit)
       : processes_(processes), starts_(starts), limit_(limit) {
     for (int slot = 0; std::cmp_less(slot, num_slots); ++slot)
       on_start(slot);
@@ -155,7 +155,7 @@ class StoppedRanks : NoCopy {
   struct Rank {
     int slot;
     pid_t pid;
-    std::optional<TimePoint> since{};
+    OptionalTime since{};
     bool said = false;
   };
 
@@ -213,7 +213,7 @@ class StoppedRanks : NoCopy {
 
   ProcessSet& processes_;
   const RankStarts& starts_;
-  std::optional<milliseconds> limit_;
+  OptionalDuration limit_;
   std::vector<Rank> ranks_;
   Pids ended_;
   EventLoop::Handle timer_ = 0;

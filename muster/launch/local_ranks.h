@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "muster/base/clock.h"
@@ -28,13 +27,13 @@ struct GroupResult {
 
 struct GroupRules {
   milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
-  std::optional<TimePoint> until{};       // the job's time limit
+  OptionalTime until{};                   // the job's time limit
   milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
   // Rank 0 of these may listen there, and nobody of another user; 0: there is no port to watch.
   int master_port = 0;
   // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a
   // failure.
-  std::optional<milliseconds> stopped_for{};
+  OptionalDuration stopped_for{};
   FailurePolicy failure_policy = FailurePolicy::end;
   Replacing* replacing = nullptr;  // with `replace`: who decides about the other process
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in

@@ -49,7 +49,7 @@ bool Restarts::wanted(const GroupResult& result) const {
 bool Restarts::wait(GroupResult& result,
                     ProcessSet& processes,
                     TimePoint started,
-                    std::optional<TimePoint> time_limit) {
+                    OptionalTime time_limit) {
   began_ = started;
   const auto delay = use();
   const RankExit& first = *first_failure(result.exits);

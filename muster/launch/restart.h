@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
 #include <string>
 
 #include "muster/base/clock.h"
@@ -43,10 +42,7 @@ class Restarts {
 
   // Says what failed, and pauses. `started` is when the attempt began. False when a signal came
   // first, or `time_limit` (`result` says so then): nothing is to be started.
-  bool wait(GroupResult& result,
-            ProcessSet& processes,
-            TimePoint started,
-            std::optional<TimePoint> time_limit);
+  bool wait(GroupResult& result, ProcessSet& processes, TimePoint started, OptionalTime time_limit);
 
  private:
   int budget_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "muster/base/env.h"
@@ -24,9 +25,9 @@ constexpr auto kSlurmEnd = "SLURM_JOB_END_TIME";
 
 // Returns how long before the end of the Slurm job the limit is: ten minutes for "slurm-10m".
 // Returns nothing for a text that does not name Slurm.
-std::optional<milliseconds> before_slurm_end(const std::string& text,
-                                             const char* flag,
-                                             milliseconds shutdown) {
+OptionalDuration before_slurm_end(const std::string& text,
+                                  const char* flag,
+                                  milliseconds shutdown) {
   if (text == kSlurm)
     return shutdown + kOwnEnd;
   if (!text.starts_with(kSlurm) || text[kSlurm.size()] != '-')
@@ -59,9 +60,9 @@ milliseconds until_slurm_end(const std::string& text, const char* flag) {
 }  // namespace
 
 // A limit that has already passed is an error: the job would be ended at once.
-std::optional<milliseconds> parse_time_limit(const std::string& text,
-                                             const char* flag,
-                                             milliseconds shutdown) {
+OptionalDuration parse_time_limit(const std::string& text,
+                                  const char* flag,
+                                  milliseconds shutdown) {
   if (text.empty())
     return std::nullopt;
   const auto before = before_slurm_end(text, flag, shutdown);

@@ -2,7 +2,6 @@
 // around them. For the flags of `muster run` and `muster tasks`.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "muster/base/clock.h"
@@ -13,8 +12,6 @@ namespace muster {
 // `shutdown` and the launcher half a minute; "slurm-10m": ten minutes before it. From now on;
 // empty: no limit. Throws: invalid_argument, which begins with `flag`, for any other text, and when
 // less time than that is left.
-std::optional<milliseconds> parse_time_limit(const std::string& text,
-                                             const char* flag,
-                                             milliseconds shutdown);
+OptionalDuration parse_time_limit(const std::string& text, const char* flag, milliseconds shutdown);
 
 }  // namespace muster

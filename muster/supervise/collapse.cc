@@ -2,6 +2,9 @@
 // only one behind its stream's last line, so that no stream's lines change places. Groups leave the
 // front of the queue after a moment; `first_` counts them, so that a group's number stays its own.
 #include "muster/supervise/collapse.h"
+
+#include <optional>
+
 #include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 
@@ -67,7 +70,7 @@ std::string LineCollapser::take(TimePoint now, bool all) {
   return text;
 }
 
-std::optional<TimePoint> LineCollapser::due() const {
+OptionalTime LineCollapser::due() const {
   if (groups_.empty())
     return std::nullopt;
   return groups_.front().since + patience_;

@@ -5,7 +5,6 @@
 
 #include <deque>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "muster/base/clock.h"
@@ -27,7 +26,7 @@ class LineCollapser {
   std::string take(TimePoint now, bool all = false);
 
   // When there will be something to take; nothing when no line waits.
-  std::optional<TimePoint> due() const;
+  OptionalTime due() const;
 
  private:
   struct Group {

@@ -64,7 +64,7 @@ void EventLoop::cancel(Handle& handle) {
 
 // epoll's own measure: whole milliseconds, rounded up so that the time has come; -1 is for ever. An
 // hour is the most, after which the caller just asks again.
-int EventLoop::timeout_ms(std::optional<TimePoint> until) const {
+int EventLoop::timeout_ms(OptionalTime until) const {
   if (!timers_.empty() && (!until || timers_.begin()->first < *until))
     until = timers_.begin()->first;
   if (!until)
@@ -82,7 +82,7 @@ void EventLoop::call_due_timers() {
   }
 }
 
-void EventLoop::run_once(std::optional<TimePoint> until) {
+void EventLoop::run_once(OptionalTime until) {
   constexpr int kMostEvents = 64;
   std::array<epoll_event, kMostEvents> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, timeout_ms(until));

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
@@ -35,7 +34,7 @@ class EventLoop {
 
   // Waits until something is ready or `until` has come, then calls what is due, in order of
   // readiness. Blocking: until then; nothing = for ever.
-  void run_once(std::optional<TimePoint> until);
+  void run_once(OptionalTime until);
 
  private:
   struct Watch {
@@ -48,7 +47,7 @@ class EventLoop {
   };
 
   Handle watch(int fd, uint32_t events, std::function<void()> ready);
-  int timeout_ms(std::optional<TimePoint> until) const;
+  int timeout_ms(OptionalTime until) const;
   void call_due_timers();
 
   Fd epoll_;

@@ -402,7 +402,7 @@ void Output::set_prefix(StreamId id, const std::string& prefix) {
 }
 
 // The timer wakes the loop, in which a flush waits for the reader.
-void Output::finish(const Condition& hurry, std::optional<TimePoint> until) {
+void Output::finish(const Condition& hurry, OptionalTime until) {
   EventLoop::Handle timer = 0;
   if (until)
     timer = loop_.call_at(*until, [] {});

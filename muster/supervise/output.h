@@ -8,7 +8,6 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,7 +58,7 @@ class Output : NoCopy {
   // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have
   // ended. Blocking: as long as somebody reads the console, or holds its pipe (Console::flush,
   // `hurry` too: after `until` it is as if that said yes).
-  void finish(const Condition& hurry = {}, std::optional<TimePoint> until = {});
+  void finish(const Condition& hurry = {}, OptionalTime until = {});
 
   // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
   Strings last_lines(StreamId id, size_t count) const;

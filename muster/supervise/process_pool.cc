@@ -203,7 +203,7 @@ void ProcessPool::note_unkillable(Member& member, TimePoint now) {
   note_ended(member);
 }
 
-PoolExits ProcessPool::wait(std::optional<TimePoint> until) {
+PoolExits ProcessPool::wait(OptionalTime until) {
   const auto sooner = [&](TimePoint at) {
     until = until ? std::min(*until, at) : at;
   };

@@ -82,7 +82,7 @@ class ProcessPool : NoCopy {
 
   // Waits until something has happened or `until` is reached. Returns the children that have ended,
   // in order of their ends. Blocking: until then.
-  PoolExits wait(std::optional<TimePoint> until);
+  PoolExits wait(OptionalTime until);
 
   // Sends a signal to all children; job-control signals (SIGTSTP, SIGCONT) go to their process
   // groups. SIGUSR1 and SIGUSR2 are requests, of which no process is to end: each that runs now
@@ -113,7 +113,7 @@ class ProcessPool : NoCopy {
     EventLoop::Handle watch = 0;
     int sent_signal = 0;
     // The end of the grace period once it was asked to end; after SIGKILL, when to give it up.
-    std::optional<TimePoint> kill_at{};
+    OptionalTime kill_at{};
     bool killing = false;
     PoolExit end{};
     bool has_ended = false;

@@ -47,9 +47,9 @@ struct ProcessSetOptions {
 
 struct WaitRules {
   bool stop_on_failure = true;
-  milliseconds grace{30'000};        // between SIGTERM (or the signal received) and SIGKILL
-  milliseconds kill_wait{5'000};     // after SIGKILL, before it is reported as unkillable
-  std::optional<TimePoint> until{};  // then everything is stopped, as by SIGTERM
+  milliseconds grace{30'000};     // between SIGTERM (or the signal received) and SIGKILL
+  milliseconds kill_wait{5'000};  // after SIGKILL, before it is reported as unkillable
+  OptionalTime until{};           // then everything is stopped, as by SIGTERM
   std::function<void(const ChildExit&)> on_exit{};
   // What a process that failed has told of why. If all that failed have lost another, that one may
   // take a while to die; the set waits for it before it stops the rest. Called several times.
@@ -207,7 +207,7 @@ class ProcessSet : NoCopy {
   bool has_passed_kill_on_ = false;
   Requests requests_;
   bool is_waiting_ = false;  // in wait_all
-  std::optional<TimePoint> deadline_;
+  OptionalTime deadline_;
   EventLoop::Handle half_time_ = 0;
   static constexpr std::ptrdiff_t kNone = -1;
   std::ptrdiff_t first_failure_ = kNone;  // in result_.exits; those that came with it follow

@@ -31,9 +31,9 @@ struct TasksOptions {
 
   // When nothing else is to do: for GPUs of other jobs (nothing: ever), for hosts that were lost,
   // and for processes or descriptors (a minute).
-  std::optional<milliseconds> wait{};
-  std::optional<milliseconds> time_limit{};  // of the whole run
-  milliseconds shutdown_timeout{30'000};     // grace period between SIGTERM and SIGKILL
+  OptionalDuration wait{};
+  OptionalDuration time_limit{};          // of the whole run
+  milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
 
   bool dry_run = false;   // say what would start first, and stop
   std::string explain{};  // a task's name: say why it waits, and stop

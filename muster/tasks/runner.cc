@@ -68,12 +68,12 @@ class Standstill {
   }
 
   // Whether it has lasted for so long; nothing: it may last for ever.
-  bool lasts(std::optional<milliseconds> limit) const {
+  bool lasts(OptionalDuration limit) const {
     return since_ && limit && Clock::now() - *since_ >= *limit;
   }
 
  private:
-  std::optional<TimePoint> since_;
+  OptionalTime since_;
 };
 
 // One run, from its first start to its last record.

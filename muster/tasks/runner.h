@@ -3,7 +3,6 @@
 // what came of it is in the journal before anything follows from it. Called by `muster tasks`.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "muster/base/clock.h"
@@ -23,9 +22,9 @@ struct RunnerOptions {
   bool fail_fast = false;  // the first task that fails ends the run
   // For GPUs of other jobs (nothing: ever), for lost hosts and for processes or descriptors (a
   // minute), when nothing runs.
-  std::optional<milliseconds> wait{};
-  std::optional<milliseconds> time_limit{};  // of the whole run
-  double began = 0;                          // on the journal's clock: what earlier runs took
+  OptionalDuration wait{};
+  OptionalDuration time_limit{};  // of the whole run
+  double began = 0;               // on the journal's clock: what earlier runs took
   // Connections by the pool's hosts. They must outlive the run. Null is this machine, which is the
   // only one where nothing is told. A host that was lost and is back has a new connection here.
   RemoteHosts* remote = nullptr;

@@ -71,17 +71,17 @@ struct NeedPlaces {
 struct Task {
   std::string name{};  // unique in its set
   Strings argv{};
-  Environment environment{};     // overrides the runner's own environment
-  std::string directory{};       // where it runs; empty: the runner's directory
-  TaskNeeds needs{};             // alternatives; never empty
-  std::string on{};              // `--gpus` text that its GPUs must match; empty: any
-  int ranks = 1;                 // more: a job of this many ranks, with the launcher's environment
-  Strings after{};               // names of tasks that must have succeeded before
-  int priority = 0;              // higher starts earlier
-  int retries = 0;               // starts after a failure, in addition to the first
-  milliseconds back_off{1'000};  // before the first retry; doubled each time
-  std::optional<milliseconds> time_limit{};  // of each start
-  StringMap parameters = {};                 // its values from `each` or --sweep: "lr" → "0.1"
+  Environment environment{};      // overrides the runner's own environment
+  std::string directory{};        // where it runs; empty: the runner's directory
+  TaskNeeds needs{};              // alternatives; never empty
+  std::string on{};               // `--gpus` text that its GPUs must match; empty: any
+  int ranks = 1;                  // more: a job of this many ranks, with the launcher's environment
+  Strings after{};                // names of tasks that must have succeeded before
+  int priority = 0;               // higher starts earlier
+  int retries = 0;                // starts after a failure, in addition to the first
+  milliseconds back_off{1'000};   // before the first retry; doubled each time
+  OptionalDuration time_limit{};  // of each start
+  StringMap parameters = {};      // its values from `each` or --sweep: "lr" → "0.1"
   SpecPosition at{};
   NeedPlaces places{};
   bool operator==(const Task&) const = default;

@@ -51,7 +51,7 @@ class ForeignLeases {
   std::optional<LeaseFolder> folder_;
   bool said_ = false;                // that it cannot be looked at
   std::map<int, std::string> held_;  // by the GPU's place
-  std::optional<TimePoint> looked_;
+  OptionalTime looked_;
 };
 
 }  // namespace muster

@@ -96,7 +96,7 @@ bool LocalHost::ran_out_of_memory() const {
 }
 
 // Leases are given back before the end is told: the next task may want the GPU.
-TaskEnds LocalHost::wait(std::optional<TimePoint> until) {
+TaskEnds LocalHost::wait(OptionalTime until) {
   TaskEnds ends;
   for (PoolExit& exit : processes_.wait(until)) {
     take_back(exit);

@@ -46,7 +46,7 @@ class LocalHost : public TaskHost {
 
   // Waits as ProcessPool::wait does. The leases of the tasks that have ended are given back. A task
   // that may have left processes which live on keeps its leases until these have ended.
-  TaskEnds wait(std::optional<TimePoint> until);
+  TaskEnds wait(OptionalTime until);
 
   std::optional<int> take_signal() { return processes_.take_signal(); }
 

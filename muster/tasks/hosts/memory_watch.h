@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -35,7 +34,7 @@ class MemoryWatch {
   const DevicePool& pool_;
   int host_;
   Tell tell_;
-  std::optional<TimePoint> looked_;
+  OptionalTime looked_;
 };
 
 }  // namespace muster

@@ -124,7 +124,7 @@ std::optional<int> SpecValues::integer(const toml::node& value,
   return std::nullopt;
 }
 
-std::optional<milliseconds> SpecValues::duration(const toml::node& value, const char* key) const {
+OptionalDuration SpecValues::duration(const toml::node& value, const char* key) const {
   try {
     if (const auto text = value.value_exact<std::string>())
       return parse_duration(*text, key);

@@ -43,7 +43,7 @@ class SpecValues {
 
   std::optional<int> integer(const toml::node& value, const char* key, int least, int most) const;
 
-  std::optional<milliseconds> duration(const toml::node& value, const char* key) const;
+  OptionalDuration duration(const toml::node& value, const char* key) const;
 
   // A size with its unit: without one it would be bytes, surely not what was meant.
   std::optional<uint64_t> size(const toml::node& value, const char* key) const;
