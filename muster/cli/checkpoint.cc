@@ -89,7 +89,7 @@ void show_list(const CheckpointFlags& flags) {
 
 // `show`. The tensors' heads are read before anything is printed, so that an error comes alone.
 void show_one(const CheckpointFlags& flags) {
-  const std::string& path = flags.paths.at(0);
+  const auto& path = flags.paths.at(0);
   expect_there(path);
   const CheckpointView view = read_files([&] { return view_checkpoint(path); });
   auto wanted = tensor_sets(view);

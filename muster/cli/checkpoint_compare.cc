@@ -93,7 +93,7 @@ ComparedFiles compare_views(const CheckpointView& a, const CheckpointView& b) {
   ReadingLine line;
   if (!a.has_manifest || !b.has_manifest)
     return {compare_pair(model_set(a), model_set(b), line)};
-  const std::vector<TensorSet> mine = tensor_sets(a), others = tensor_sets(b);
+  const auto mine = tensor_sets(a), others = tensor_sets(b);
   ComparedFiles compared;
   for (const TensorSet& set : mine) {
     if (const TensorSet* const other = same_set(others, set.name)) {

@@ -55,7 +55,7 @@ const ShownTensors* model_of(const CheckpointView& view, const std::vector<Shown
 std::string shown_metric(const std::optional<CheckpointMetric>& metric) {
   if (!metric)
     return "-";
-  const std::string value = metric->value ? cat(*metric->value) : "not finite";
+  const auto value = metric->value ? cat(*metric->value) : "not finite";
   return cat(shown_text(metric->name, kShownName), " ", value);
 }
 
@@ -72,8 +72,8 @@ void add_position(TableRows& rows, const Manifest& manifest) {
       position.epoch != 0 || position.epoch_samples != 0 || position.samples_seen != 0;
   if (!has_position)
     return;
-  const std::string within = position.batch > 0 ? cat("batch ", position.batch)
-                                                : cat(position.epoch_samples, " samples of it");
+  const auto within = position.batch > 0 ? cat("batch ", position.batch)
+                                         : cat(position.epoch_samples, " samples of it");
   rows.push_back({"epoch", cat(position.epoch, ", ", within)});
   // The samples seen may have passed the data set several times.
   const auto size = framed(", data set of ", text_of_count(position.dataset_size));

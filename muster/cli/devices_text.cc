@@ -47,7 +47,7 @@ std::string memory_text(const Gpu& gpu) {
 std::string power_text(const Gpu& gpu) {
   if (!gpu.power_watts && !gpu.power_limit_watts)
     return "-";
-  const std::string used = gpu.power_watts ? cat(std::lround(*gpu.power_watts)) : "-";
+  const auto used = gpu.power_watts ? cat(std::lround(*gpu.power_watts)) : "-";
   return cat(
       used, gpu.power_limit_watts ? cat(" / ", std::lround(*gpu.power_limit_watts)) : "", " W");
 }
@@ -160,7 +160,7 @@ std::string link_table(const Host& host) {
   std::set<LinkKind> kinds;
   std::vector<Row> rows;
   for (const size_t i : indices_of(host.gpus)) {
-    std::vector<Link> links = host.gpu_links[i];
+    auto links = host.gpu_links[i];
     if (with_nics)
       append_all(links, host.nic_links[i]);
     Row row = {cat("GPU", host.gpus[i].index.value)};

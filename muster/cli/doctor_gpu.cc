@@ -24,7 +24,7 @@ CheckResult no_gpus() {
 
 // Returns the PCI addresses of the NVIDIA GPUs that the kernel sees, with a driver or without.
 Strings nvidia_hardware(const std::string& root) {
-  const std::string folder = root + "/sys/bus/pci/devices";
+  const auto folder = root + "/sys/bus/pci/devices";
   return filtered(names_in(folder), [&](const auto& name) {
     const auto device = cat(folder, "/", name);
     return trim(try_read_file(device + "/vendor").value_or("")) == "0x10de" &&
@@ -77,7 +77,7 @@ CheckResult check_driver(const DoctorFacts& facts) {
     return {kFail, facts.probe_error, "correct what the error names"};
   }
   const auto module = kernel_module_version(facts.root);
-  const std::string& library = facts.host.driver_version;
+  const auto& library = facts.host.driver_version;
   if (!module.empty() && !library.empty() && module != library) {
     return {kFail,
             cat("kernel module ", module, ", library ", library),

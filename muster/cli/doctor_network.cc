@@ -33,7 +33,7 @@ bool names_an_interface(const std::string& value, const Strings& interfaces) {
 // Some distributions let the host's own name resolve to loopback, which ranks would then tell
 // others.
 CheckResult check_host_name(const DoctorFacts& facts) {
-  const std::string& name = facts.host.name;
+  const auto& name = facts.host.name;
   if (!facts.resolve_error.empty()) {
     return {kWarn,
             cat(name, " does not resolve: ", facts.resolve_error),

@@ -91,7 +91,7 @@ Ints parse_map(const std::string& text) {
   const std::string expected = "GPU indices by local rank as in 3,1,0,2";
   if (!text.starts_with('@')) {
     const bool is_file = path_exists(text);  // a long list is no file's name
-    const std::string next = is_file ? cat("the file of that name is --map @", text) : "";
+    const auto next = is_file ? cat("the file of that name is --map @", text) : "";
     return parse_ranks(text, "--map", cat(expected, ", or @FILE"), next);
   }
   const std::string file = read_named("--map", [&] { return read_small_file(text.substr(1)); });

@@ -25,7 +25,7 @@ FlagCheck whole_number_from(int64_t least, int64_t most) {
     if (number && *number >= least && *number <= most)
       return "";
     const bool too_large = number && *number > most;
-    const std::string bound = too_large ? cat("most ", most) : cat("least ", least);
+    const auto bound = too_large ? cat("most ", most) : cat("least ", least);
     return cat("expected a whole number of at ", bound, ", got '", printable(text), "'");
   };
 }

@@ -181,7 +181,7 @@ std::string meaning_of_port_in_use(const RankExit& exit) {
     return cat("a process listens at MASTER_PORT ",
                port,
                " already: rank 0 may, once; that muster holds the port is not in PyTorch's way");
-  const std::string number = exit.master_port == 0 ? "" : cat(" ", exit.master_port);
+  const auto number = exit.master_port == 0 ? "" : cat(" ", exit.master_port);
   const auto hold =
       cat("muster holds MASTER_PORT",
           number,

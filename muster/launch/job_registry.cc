@@ -209,8 +209,8 @@ const JobNote& find_job(const JobNotes& jobs, const std::string& text) {
     found = std::move(beginning);
   if (found.size() == 1)
     return *found[0];
-  const std::string why = found.empty() ? cat("none of ", jobs.size(), " running jobs")
-                                        : cat("of ", found.size(), " jobs; give the pid");
+  const auto why = found.empty() ? cat("none of ", jobs.size(), " running jobs")
+                                 : cat("of ", found.size(), " jobs; give the pid");
   throw invalid_argument(
       printable(cat("expected a running job's id, its beginning, or its launcher's pid, got '",
                     text,

@@ -66,7 +66,7 @@ std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
     const LaunchRecord& newest = record->launches.back();
     if (newest.run_id != job.run_id)
       return {};
-    std::vector<AttemptRecord> attempts = newest.attempts;
+    auto attempts = newest.attempts;
     std::erase_if(attempts, [&](const AttemptRecord& other) { return other.attempt > attempt; });
     return attempts;
   } catch (const Error& error) {

@@ -133,7 +133,7 @@ MeasuredScores read_score_cache(const std::string& path) {
 void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
   std::error_code ignored;  // a folder that could not be made is an error of opening
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  const std::string lock_path = path + ".lock";
+  const auto lock_path = path + ".lock";
   const Fd lock = open_path(lock_path, O_RDWR | O_CREAT, "cannot create", 0600);
   lock_operation(lock.get(), lock_path, Deadline(kPatience));
   MeasuredScores scores = read_score_cache(path);

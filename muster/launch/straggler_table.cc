@@ -41,7 +41,7 @@ double of_a_step(const RankTimes& rank, Category category) {
 std::string straggler_table(const Breakdown& breakdown, size_t most) {
   if (!breakdown.straggler || breakdown.straggler->seconds_a_step < kWorthATable)
     return {};
-  std::vector<RankTimes> ranks = breakdown.ranks;
+  auto ranks = breakdown.ranks;
   std::ranges::stable_sort(ranks, std::greater(), &RankTimes::own_of_a_step);
   const size_t left_out = ranks.size() - std::min(most, ranks.size());
   ranks.resize(ranks.size() - left_out);

@@ -28,7 +28,7 @@ namespace {
 
 // Returns the axes that order ranks: an axis of size 1 does not.
 std::vector<MeshAxis> longer_axes(const MeshShape& mesh) {
-  std::vector<MeshAxis> axes = mesh.axes;
+  auto axes = mesh.axes;
   std::erase_if(axes, [](const MeshAxis& axis) { return axis.size == 1; });
   return axes;
 }
@@ -95,7 +95,7 @@ void Context::seed_all(uint64_t seed) const {
 }
 
 std::string Context::run_dir(const std::string& asked) const {
-  const std::string& folder = asked.empty() ? run_dir() : asked;
+  const auto& folder = asked.empty() ? run_dir() : asked;
   if (folder.empty()) {
     throw invalid_argument(
         "--run-dir: expected a folder, got none, since this launcher gives none; pass one, or use "

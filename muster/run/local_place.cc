@@ -65,7 +65,7 @@ std::vector<RankIdentity> exchange(const Rendezvous& rendezvous,
 void compare_devices(const Rendezvous& rendezvous,
                      const std::string& trouble,
                      milliseconds timeout) {
-  const std::vector<RankIdentity> members = exchange(rendezvous, "devices", trouble, timeout);
+  const auto members = exchange(rendezvous, "devices", trouble, timeout);
   const RankIdentity* const failed =
       element_where(members, [](const RankIdentity& member) { return !member.device.empty(); });
   if (failed == nullptr)

@@ -30,7 +30,7 @@ std::vector<SamplerIdentity> gather_identities(ProcessGroup& group,
 std::string first_to_end(const ProcessGroup& group, const StreamEnd& end) {
   const std::string where = end.of_steps ? "steps" : cat(end.epoch);
   const auto key = cat("stream_end/", end.stream, "/", end.places, "/", where);
-  const std::string come = key + "/come";
+  const auto come = key + "/come";
   const auto& store = group.store();
   std::string first = store->compareSet(key, std::string(), cat(end.batches));
   if (store->add(come, 1) == group.size()) {

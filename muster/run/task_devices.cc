@@ -115,7 +115,7 @@ TaskPlaces TaskDevices::on_cpu(const detail::TaskEntry& task, std::string instea
 }
 
 TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
-  const std::string& wanted = task.options.device;
+  const auto& wanted = task.options.device;
   if (wanted == "cpu")
     return on_cpu(task, {});
   if (wanted.empty() && usable_.gpus.empty() && usable_.sick.empty())
@@ -126,7 +126,7 @@ TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
 }
 
 UsableGpuList TaskDevices::gpus_for(const detail::TaskEntry& task, std::string& problem) const {
-  const std::string& wanted = task.options.device;
+  const auto& wanted = task.options.device;
   const Selection selection = parse_device(task);
   UsableGpuList found;
   problem = cat("expected device '", wanted, "', got none");

@@ -58,7 +58,7 @@ LaunchOptions launch_options_of(const TaskOrder& order, const Strings& argv, int
 
 // The error's own message is better than the way in which the process ended.
 std::string text_of_exit(const RankExit& exit, const TaskOrder& order) {
-  const std::string& why = exit.message.empty() ? exit.cause : exit.message;
+  const auto& why = exit.message.empty() ? exit.cause : exit.message;
   return cat("rank ",
              exit.rank,
              " on ",

@@ -323,7 +323,7 @@ Child spawn_child(const ChildOptions& options) {
   const Strings variables = exec_entries(options.environment);
   const auto argv = exec_pointers(options.argv);
   const auto environment = exec_pointers(variables);
-  const std::string& folder = options.working_directory;
+  const auto& folder = options.working_directory;
   const CpuMask cpus(options.cpus);
   ChildPlan plan{.path = path.c_str(),
                  .argv = argv.data(),

@@ -52,7 +52,7 @@ class MarkFinder {
 
   void take(char c) {
     for (size_t i = 0; i < count_; ++i) {
-      const std::string& mark = marks_[i];
+      const auto& mark = marks_[i];
       if (c == '\0') {
         found_[i] |= matched_[i] == mark.size();
         matched_[i] = 0;

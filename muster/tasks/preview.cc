@@ -177,7 +177,7 @@ class HeldGpus {
       return;
     schedule_.set_leased(host, gpu, units, by);
     const PoolHost& mine = schedule_.pool().hosts()[host];
-    const std::string of_host = machines_.connections.empty() ? "" : cat(" of ", mine.name);
+    const auto of_host = machines_.connections.empty() ? "" : cat(" of ", mine.name);
     lines_.push_back(cat("GPU ", mine.gpus[gpu].index.value, of_host, " is ", by));
   }
 

@@ -237,7 +237,7 @@ std::string RunHosts::memory_in_use() const {
   for (const int h : int_indices_of(hosts)) {
     if (hosts[h].set_aside)
       continue;
-    const std::string of_host = hosts.size() > 1 ? cat(" of ", hosts[h].name) : "";
+    const auto of_host = hosts.size() > 1 ? cat(" of ", hosts[h].name) : "";
     for (const int g : int_indices_of(hosts[h].gpus)) {
       if (!schedule_.waits_for_memory_of(h, g))
         continue;

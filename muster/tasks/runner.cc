@@ -225,7 +225,7 @@ class TaskRunner {
 
   // The path of the attempt's log.
   std::string log_of(size_t task, int attempt) const {
-    const std::string& name = tasks_[task].name;
+    const auto& name = tasks_[task].name;
     return cat(task_folder_of(options_.facts.run_dir, name, task), "/", attempt, ".log");
   }
 
@@ -482,7 +482,7 @@ class TaskRunner {
       note(tasks, " can only run on hosts that were lost; one has ", time, " to come back");
     if (!stuck_.lasts(patience))
       return;
-    const std::string in_vain = tries ? cat("; did not come back in ", time) : "";
+    const auto in_vain = tries ? cat("; did not come back in ", time) : "";
     fail_run(cat("expected hosts that can run the ",
                  tasks,
                  " that wait, got none (",

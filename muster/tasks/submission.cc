@@ -72,7 +72,7 @@ Strings jobs_in(const std::string& path) {
 
 // A second submission from the folder would lose the first one's jobs from its books.
 void check_not_submitted(const std::string& run_dir) {
-  const std::string path = run_dir + "/slurm/jobs.json";
+  const auto path = run_dir + "/slurm/jobs.json";
   if (!std::filesystem::exists(path))
     return;
   const Strings jobs = jobs_in(path);

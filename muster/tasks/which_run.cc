@@ -99,7 +99,7 @@ TasksRun run_in_folder(const TasksOptions& options) {
   run.before = std::filesystem::exists(journal_path(run.run_dir))
                    ? read_journal(run.run_dir, run.file.tasks)
                    : blank_state(run.file.tasks.size());
-  const std::string& hash = run.before.head.tasks_hash;
+  const auto& hash = run.before.head.tasks_hash;
   if (!hash.empty() && hash != hash_of(text))
     throw failed_precondition(
         "--resume: expected ", path, " as the run had written it, got another; restore it");

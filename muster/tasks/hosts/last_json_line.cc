@@ -126,7 +126,7 @@ std::string not_finite_in(const nlohmann::ordered_json& value, const std::string
   if (!value.is_structured())
     return "";
   for (const auto& [key, part] : value.items()) {
-    const std::string place = value.is_array() ? cat(name, "[", key, "]") : cat(name, ".", key);
+    const auto place = value.is_array() ? cat(name, "[", key, "]") : cat(name, ".", key);
     if (std::string field = not_finite_in(part, place); !field.empty())
       return field;
   }

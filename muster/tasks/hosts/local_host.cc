@@ -60,7 +60,7 @@ void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
   const auto folder = order.log.substr(0, order.log.rfind('/'));
   const auto base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
-  const std::string plan_path = base + ".plan.json";
+  const auto plan_path = base + ".plan.json";
   if (task.ranks > 1)
     write_file(plan_path,
                plan_to_json(plan_of(task, pool_, *order.where, options_.facts.visibility)));

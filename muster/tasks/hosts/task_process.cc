@@ -212,11 +212,11 @@ namespace {
 // The task's command. A Python script is run as `muster run` does it, whether it can be executed
 // itself or not.
 Strings command_of_task(const Task& task, const TaskRunFacts& run) {
-  const std::string& program = task.argv.at(0);
+  const auto& program = task.argv.at(0);
   if (!program.ends_with(".py"))
     return task.argv;
   const bool is_in_folder = !program.starts_with('/') && !task.directory.empty();
-  const std::string path = is_in_folder ? cat(task.directory, "/", program) : program;
+  const auto path = is_in_folder ? cat(task.directory, "/", program) : program;
   if (::access(path.c_str(), R_OK) != 0)
     return task.argv;  // a program of PATH, or none
   Strings command = {find_or(run.environment, "PYTHON_EXEC", "python3"), "-u"};

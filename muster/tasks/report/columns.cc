@@ -60,12 +60,12 @@ std::string field(const ResultFields& fields, const std::string& name) {
 std::string devices_text(const TaskAttempt& attempt, bool with_host) {
   const std::string host = with_host && !attempt.host.empty() ? attempt.host + ": " : "";
   if (!attempt.gpu_indices.empty()) {
-    const std::string part = attempt.gpu_fraction < 1 ? cat(" (", attempt.gpu_fraction, ")") : "";
+    const auto part = attempt.gpu_fraction < 1 ? cat(" (", attempt.gpu_fraction, ")") : "";
     return cat(host, "GPU ", join(attempt.gpu_indices, ","), part);
   }
   if (!attempt.devices.empty())
     return host + join(attempt.devices, ",");
-  const std::string cpus = attempt.cpus.empty() ? "" : cat(" ", to_cpu_list(attempt.cpus));
+  const auto cpus = attempt.cpus.empty() ? "" : cat(" ", to_cpu_list(attempt.cpus));
   return cat(host, "CPU", cpus);
 }
 

@@ -104,7 +104,7 @@ class ScheduleExplainer {
     std::string text;
     for (const int h : int_indices_of(hosts_)) {
       const PoolHost& host = hosts_[h];
-      const std::string of_host = hosts_.size() > 1 ? cat(" of ", host.name) : "";
+      const auto of_host = hosts_.size() > 1 ? cat(" of ", host.name) : "";
       for (const int g : int_indices_of(host.gpus)) {
         const auto why = explain_gpu(need, allowed, h, g);
         text += cat("    GPU ", host.gpus[g].index.value, of_host, " ", why, "\n");

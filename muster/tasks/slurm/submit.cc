@@ -117,7 +117,7 @@ Strings sbatch_argv(const SlurmArray& array, const SlurmOptions& options, const 
 }
 
 Strings submit_slurm(const SlurmPlan& plan, const Tasks& tasks, const SlurmOptions& options) {
-  const std::string folder = options.run_dir + "/slurm";
+  const auto folder = options.run_dir + "/slurm";
   std::error_code error;
   for (const std::string& path : {folder, options.run_dir + "/logs"}) {
     std::filesystem::create_directories(path, error);
