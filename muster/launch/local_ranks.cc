@@ -233,7 +233,7 @@ class LocalRanks {
         output_(processes.loop()),
         port_(processes.loop(),
               rules.master_port,
-              [this](const std::string& stranger) { on_stranger(stranger); }),
+              [this](const auto& stranger) { on_stranger(stranger); }),
         starts_(processes, output_, inherit_fds) {}
 
   // Blocking: until every process has ended. Throws: SpawnError, io.

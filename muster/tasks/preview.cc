@@ -155,12 +155,11 @@ class HeldGpus {
  private:
   void count_here(const TasksRun& run) {
     const int here = machines_.here();
-    ForeignLeases leases(
-        schedule_.pool(),
-        here,
-        run.before.head.run_id,
-        run.settings.lease,
-        [this, here](int gpu, int units, const std::string& by) { add(here, gpu, units, by); });
+    ForeignLeases leases(schedule_.pool(),
+                         here,
+                         run.before.head.run_id,
+                         run.settings.lease,
+                         [this, here](const auto&... held) { add(here, held...); });
     leases.look();
   }
 

@@ -63,14 +63,14 @@ LocalHostOptions RunHosts::options_of_local() {
 }
 
 ForeignLeases::Tell RunHosts::tell_held_of(int number) {
-  return [this, number](int gpu, int units, const std::string& by) {
-    schedule_.set_leased(number, gpu, units, by);
+  return [this, number](const auto&... held) {
+    schedule_.set_leased(number, held...);
   };
 }
 
 MemoryWatch::Tell RunHosts::tell_memory_of(int number) {
-  return [this, number](int gpu, uint64_t bytes) {
-    schedule_.set_memory_in_use(number, gpu, bytes);
+  return [this, number](auto... used) {
+    schedule_.set_memory_in_use(number, used...);
   };
 }
 
@@ -131,8 +131,8 @@ void RunHosts::begin(int number, RemoteHost& host) {
   RemoteEvents events{.on_end = [this](TaskEnd end) { remote_ends_.push_back(std::move(end)); },
                       .on_held = tell_held_of(number),
                       .on_memory = tell_memory_of(number),
-                      .on_note = [this](const std::string& text) { view_.note(text); },
-                      .on_lost = [this, number](const std::string& why) { on_lost(number, why); }};
+                      .on_note = [this](const auto& text) { view_.note(text); },
+                      .on_lost = [this, number](const auto& why) { on_lost(number, why); }};
   host.begin(run, schedule_.pool(), number, local_.loop(), std::move(events));
 }
 

@@ -90,7 +90,7 @@ class TaskRunner {
         journal_(journal),
         options_(options),
         view_(view),
-        hosts_(schedule, options, view, [this](const std::string& mark) { record_mark(mark); }) {
+        hosts_(schedule, options, view, [this](const auto& mark) { record_mark(mark); }) {
     outcome_.results = std::move(results);
     hosts_.loop().watch_readable(journal.fd(), [this] { journal_.take_notice(); });
   }

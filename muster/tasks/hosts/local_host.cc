@@ -33,7 +33,7 @@ LocalHost::LocalHost(const DevicePool& pool, LocalHostOptions options)
                options_.host,
                options_.run_id,
                options_.facts.lease,
-               [this](int gpu, int units, const std::string& by) { on_held(gpu, units, by); }),
+               [this](const auto&... held) { on_held(held...); }),
       memory_(pool, options_.host, options_.on_memory),
       no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       oom_kills_(count_oom_kills()) {}

@@ -76,8 +76,8 @@ RemoteHost::~RemoteHost() {
 void RemoteHost::listen(EventLoop& loop) {
   loop_ = &loop;
   channel_->attach(loop,
-                   {.line = [this](const std::string& line) { on_line(line); },
-                    .end = [this](const std::string& why) { on_end_of_output(why); }});
+                   {.line = [this](const auto& line) { on_line(line); },
+                    .end = [this](const auto& why) { on_end_of_output(why); }});
   watches_errors_ = loop.watch_readable(errors_.get(), [this] { read_errors(); });
 }
 

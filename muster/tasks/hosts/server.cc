@@ -108,8 +108,8 @@ class TaskServer {
 
   void attach(EventLoop& loop) {
     channel_.attach(loop,
-                    {.line = [this](const std::string& line) { on_line(line); },
-                     .end = [this](const std::string& why) { on_end_of_input(why); },
+                    {.line = [this](const auto& line) { on_line(line); },
+                     .end = [this](const auto& why) { on_end_of_input(why); },
                      .drained = [this] { resume_streams(); }});
   }
 
@@ -198,17 +198,16 @@ class TaskServer {
 
   // The pool is this machine alone, as the run was told of it.
   void make_local_host() {
-    LocalHostOptions options{
-        .facts = {.run_dir = begin_->run_dir,
-                  .mark = begin_->mark,
-                  .launcher = own_program(),
-                  .environment = own_environment(),
-                  .grace = begin_->grace,
-                  .lease = begin_->lease,
-                  .visibility = begin_->visibility},
-        .run_id = begin_->run_id,
-        .on_held = [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); },
-        .on_memory = [this](int gpu, uint64_t bytes) { tell_memory(gpu, bytes); }};
+    LocalHostOptions options{.facts = {.run_dir = begin_->run_dir,
+                                       .mark = begin_->mark,
+                                       .launcher = own_program(),
+                                       .environment = own_environment(),
+                                       .grace = begin_->grace,
+                                       .lease = begin_->lease,
+                                       .visibility = begin_->visibility},
+                             .run_id = begin_->run_id,
+                             .on_held = [this](const auto&... held) { tell_held(held...); },
+                             .on_memory = [this](auto... used) { tell_memory(used...); }};
     local_ = std::make_unique<LocalHost>(*pool_, std::move(options));
   }
 
