@@ -5,7 +5,6 @@
 #include "muster/cli/cluster_flags.h"
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <utility>
 

@@ -15,7 +15,6 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/toml_text.h"
 #include "muster/base/usage.h"

@@ -24,7 +24,6 @@
 #include "muster/base/route.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/shell.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/device/probe.h"
 #include "muster/launch/port.h"

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/signal_set.h"

@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include "muster/base/clock.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"

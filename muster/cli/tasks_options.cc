@@ -7,7 +7,6 @@
 #include "muster/base/given.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/cli/cluster_flags.h"
 #include "muster/cli/host_port.h"

@@ -6,7 +6,6 @@
 #include <array>
 
 #include "muster/base/contains.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

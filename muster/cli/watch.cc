@@ -9,7 +9,6 @@
 
 #include <cerrno>
 
-#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/signal_set.h"

@@ -17,19 +17,16 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "muster/base/byte_lock.h"
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/json_member.h"
 #include "muster/base/log.h"
 #include "muster/base/poll_one.h"
 #include "muster/base/runtime_folder.h"
-#include "muster/base/strings.h"
 #include "muster/launch/json_members.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/descendants.h"

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -24,7 +23,6 @@
 #include "muster/base/named_file.h"
 #include "muster/base/random_bytes.h"
 #include "muster/base/route.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/launch/earlier_run.h"
 #include "muster/launch/job_activity.h"

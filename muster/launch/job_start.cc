@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <string>
 #include <utility>
 
 #include "muster/base/contains.h"

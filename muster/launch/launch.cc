@@ -12,7 +12,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/cores.h"
 #include "muster/device/numbers.h"

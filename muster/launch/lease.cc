@@ -13,11 +13,8 @@
 #include <cctype>
 #include <cerrno>
 #include <chrono>
-#include <string_view>
-#include <utility>
 
 #include "muster/base/byte_lock.h"
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"

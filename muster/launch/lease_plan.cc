@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"

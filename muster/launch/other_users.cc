@@ -14,7 +14,6 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/process_status.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/launch/lease_plan.h"

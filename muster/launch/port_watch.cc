@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "muster/base/contains.h"
-#include "muster/base/functions.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/launch/tcp_table.h"

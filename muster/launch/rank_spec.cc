@@ -18,7 +18,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/rank_env_table.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/usage.h"
 #include "muster/device/cpu_list.h"

@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <string>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"

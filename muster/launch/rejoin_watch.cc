@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"

@@ -3,7 +3,6 @@
 #include "muster/launch/restart.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"

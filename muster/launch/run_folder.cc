@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <optional>
 #include <thread>
 

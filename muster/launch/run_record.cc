@@ -13,7 +13,6 @@
 #include "muster/base/json_member.h"
 #include "muster/base/json_words.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/device/inventory_json.h"
 #include "muster/launch/json_members.h"
 #include "muster/launch/rank_exit_json.h"

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/symbols.h"
 #include "muster/supervise/child.h"
 

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"

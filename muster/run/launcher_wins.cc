@@ -10,7 +10,6 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
-#include "muster/base/strings.h"
 #include "muster/placement/batch_shares.h"
 
 namespace muster {

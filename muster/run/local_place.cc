@@ -13,7 +13,6 @@
 #include <string>
 #include <thread>
 
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/host_identity.h"

@@ -4,7 +4,6 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <cstdint>
 #include <exception>
 #include <string>
 #include <utility>

@@ -12,7 +12,6 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
-#include "muster/base/strings.h"
 #include "muster/placement/plan_json.h"
 #include "muster/run/task_group.h"
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include <cstdlib>
-#include <exception>
 #include <map>
 #include <thread>
 
@@ -15,7 +14,6 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/placement/plan_json.h"
 #include "muster/run/context.h"
 #include "muster/run/error_file.h"

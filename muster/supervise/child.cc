@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -31,7 +30,6 @@
 #include "muster/base/no_copy.h"
 #include "muster/base/shortage.h"
 #include "muster/base/signal_set.h"
-#include "muster/base/strings.h"
 
 #ifdef __SANITIZE_THREAD__
 extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...);

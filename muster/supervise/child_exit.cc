@@ -8,7 +8,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/supervise/descendants.h"
 
 namespace muster {
 

@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 
 #include "muster/base/strings.h"

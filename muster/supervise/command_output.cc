@@ -13,8 +13,6 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
-#include "muster/base/clock.h"
-#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/poll_one.h"
 #include "muster/base/strings.h"

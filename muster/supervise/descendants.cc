@@ -12,7 +12,6 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

@@ -11,9 +11,7 @@
 #include <utility>
 
 #include "muster/base/lookup.h"
-#include "muster/base/strings.h"
 #include "muster/supervise/child_exit.h"
-#include "muster/supervise/descendants.h"
 
 namespace muster {
 

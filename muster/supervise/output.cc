@@ -4,7 +4,6 @@
 // that is full pauses its streams, so that the pipes fill and the children wait for the reader.
 #include "muster/supervise/output.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -18,8 +17,6 @@
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/log.h"
-#include "muster/base/no_copy.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

@@ -4,8 +4,6 @@
 
 #include <sys/prctl.h>
 
-#include "muster/supervise/descendants.h"
-
 namespace muster {
 
 namespace {

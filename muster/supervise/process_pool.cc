@@ -8,14 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/process_status.h"
-#include "muster/base/strings.h"
-#include "muster/supervise/leftovers.h"
 
 namespace muster {
 

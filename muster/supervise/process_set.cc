@@ -15,8 +15,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
-#include "muster/supervise/descendants.h"
 
 namespace muster {
 

@@ -18,7 +18,6 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
-#include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
 #include "muster/launch/job_registry.h"

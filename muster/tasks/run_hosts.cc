@@ -10,7 +10,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/units.h"
 
 namespace muster {

@@ -14,9 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "muster/base/clock.h"
 #include "muster/base/lists.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/task_log.h"

@@ -16,7 +16,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
 #include "muster/base/shell.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/usage.h"
 #include "muster/launch/job_setup.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "muster/base/lookup.h"
-#include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 
 namespace muster {

@@ -6,7 +6,6 @@
 
 #include <utility>
 
-#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"

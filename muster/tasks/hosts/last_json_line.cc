@@ -22,7 +22,6 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_depth.h"
-#include "muster/base/strings.h"
 #include "muster/base/utf8.h"
 
 namespace muster {

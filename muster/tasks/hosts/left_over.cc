@@ -15,7 +15,6 @@
 #include "muster/base/error.h"
 #include "muster/base/folders.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
 
 namespace muster {

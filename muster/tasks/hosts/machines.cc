@@ -9,7 +9,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/usage.h"
 #include "muster/base/version.h"
 #include "muster/device/read_inventory.h"

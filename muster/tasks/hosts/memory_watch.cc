@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"

@@ -16,14 +16,12 @@
 #include <utility>
 #include <variant>
 
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/folders.h"
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/shell.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/tasks/hosts/task_process.h"

@@ -11,13 +11,11 @@
 #include <utility>
 
 #include "muster/base/byte_text.h"
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/json_member.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/strict_json.h"

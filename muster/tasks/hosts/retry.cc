@@ -7,11 +7,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
 #include "muster/placement/selection/gpu_facts.h"

@@ -35,7 +35,6 @@
 #include "muster/tasks/hosts/left_over.h"
 #include "muster/tasks/hosts/line_channel.h"
 #include "muster/tasks/hosts/local_host.h"
-#include "muster/tasks/hosts/remote_message.h"
 #include "muster/tasks/hosts/seen_host.h"
 #include "muster/tasks/hosts/task_log.h"
 

@@ -13,7 +13,6 @@
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"
 #include "muster/base/seen_line.h"
-#include "muster/base/strings.h"
 #include "muster/tasks/hosts/last_json_line.h"
 
 namespace muster {

@@ -14,7 +14,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/rank_env_table.h"
-#include "muster/base/strings.h"
 #include "muster/launch/rank_spec.h"
 
 namespace muster {

@@ -18,7 +18,6 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/byte_lock.h"
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/hex.h"
 #include "muster/base/json_member.h"

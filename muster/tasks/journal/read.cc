@@ -7,7 +7,6 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -16,7 +15,6 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/json_words.h"
 #include "muster/base/lists.h"
-#include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
 #include "muster/tasks/stop_pause.h"
 

@@ -8,7 +8,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
-#include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
 #include "muster/supervise/child.h"
 

@@ -9,10 +9,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "muster/base/clock.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/patient_write.h"
-#include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/utf8.h"
 #include "muster/tasks/report/card.h"

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "muster/base/named_file.h"
 #include "muster/launch/run_folder.h"
 #include "muster/tasks/report/results.h"
 #include "muster/tasks/report/timeline.h"

@@ -5,10 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <limits>
 #include <numeric>
-#include <optional>
 #include <ranges>
 #include <tuple>
 #include <utility>
@@ -24,7 +21,6 @@
 #include "muster/device/numbers.h"
 #include "muster/placement/policy/policy.h"
 #include "muster/placement/selection/gpu_facts.h"
-#include "muster/placement/selection/selection.h"
 
 namespace muster {
 

@@ -5,7 +5,6 @@
 #include "muster/tasks/schedule/reachable_gpus.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
-#include "muster/placement/selection/selection.h"
 #include "muster/tasks/schedule/device_pool.h"
 
 namespace muster {

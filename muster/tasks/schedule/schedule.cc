@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

@@ -20,7 +20,6 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/own_program.h"
-#include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/probe.h"
 #include "muster/placement/plan_json.h"

@@ -10,10 +10,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/shell.h"
-#include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 
 namespace muster {

@@ -13,14 +13,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/rank_env.h"
-#include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/supervise/child.h"
 

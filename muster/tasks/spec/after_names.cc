@@ -8,7 +8,6 @@
 #include <map>
 #include <ranges>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 
 #include "muster/base/contains.h"

@@ -6,7 +6,6 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/nearest.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 namespace {

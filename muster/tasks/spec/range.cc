@@ -7,7 +7,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/zero_padded.h"
 #include "muster/tasks/spec/template.h"
 

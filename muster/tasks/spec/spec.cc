@@ -14,7 +14,6 @@
 #include "muster/base/fd.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/tasks/spec/after_names.h"
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/spec/tables.h"

@@ -15,7 +15,6 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/utf8.h"
 #include "muster/tasks/spec/problems.h"
 #include "muster/tasks/spec/range.h"

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/nearest.h"
-#include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/utf8.h"
 
