@@ -10,7 +10,6 @@
 #include <ranges>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/base/fd.h"
 #include "muster/base/lookup.h"

@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -1,7 +1,6 @@
 // The checks of shared memory, resource limits and cgroups.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>

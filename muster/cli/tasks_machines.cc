@@ -2,8 +2,6 @@
 // makes no difference to the run.
 #include "muster/cli/tasks_machines.h"
 
-#include <cstdint>
-#include <string>
 #include <utility>
 
 #include "muster/base/env_count.h"

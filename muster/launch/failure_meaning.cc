@@ -2,7 +2,6 @@
 // rank's own, as the loss of another rank, or as a broken connection, which may be either.
 #include "muster/launch/failure_meaning.h"
 
-#include <algorithm>
 #include <string_view>
 
 #include "muster/base/contains.h"

@@ -7,7 +7,6 @@
 #include <exception>
 #include <filesystem>
 #include <system_error>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

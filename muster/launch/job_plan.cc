@@ -3,7 +3,6 @@
 // once, before the first plan, so that all plans of a start go by the same ones.
 #include "muster/launch/job_plan.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 

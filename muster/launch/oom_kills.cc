@@ -5,7 +5,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <string>
 
 #include "muster/base/memory_group.h"
 #include "muster/base/strings.h"

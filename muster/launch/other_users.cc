@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <optional>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/log.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/draw/text_table.h"

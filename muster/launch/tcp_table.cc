@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include <filesystem>
-#include <functional>
 #include <mutex>
 
 #include "muster/base/error.h"

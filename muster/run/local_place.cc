@@ -8,7 +8,6 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>

@@ -2,9 +2,6 @@
 // a value, as they do for the flags of `muster run`.
 #include "muster/run/own_launch.h"
 
-#include <cstdint>
-#include <string>
-
 #include "muster/base/env.h"
 #include "muster/base/env_count.h"
 #include "muster/base/error.h"

@@ -6,7 +6,6 @@
 #include <errno.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "muster/base/env.h"

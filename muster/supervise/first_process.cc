@@ -4,8 +4,6 @@
 
 #include <unistd.h>
 
-#include <initializer_list>
-
 #include "muster/base/signal_set.h"
 
 namespace muster {

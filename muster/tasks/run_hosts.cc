@@ -3,7 +3,6 @@
 // HostRetry connects to it again; it is back, with the new connection in the old one's place.
 #include "muster/tasks/run_hosts.h"
 
-#include <cstdint>
 #include <ranges>
 #include <utility>
 

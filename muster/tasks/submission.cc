@@ -8,7 +8,6 @@
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "muster/base/fd.h"
 #include "muster/base/indices_of.h"

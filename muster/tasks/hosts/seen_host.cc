@@ -2,7 +2,6 @@
 // as not healthy. A GPU with MIG keeps the instances that are seen.
 #include "muster/tasks/hosts/seen_host.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 

@@ -3,7 +3,6 @@
 // of all other columns.
 #include "muster/tasks/report/results.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/indices_of.h"

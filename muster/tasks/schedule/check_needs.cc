@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <ranges>
-#include <tuple>
 #include <utility>
 #include <vector>
 

@@ -12,7 +12,6 @@
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "muster/base/env_count.h"
 #include "muster/base/error.h"

@@ -1,8 +1,6 @@
 // Problems are kept in the order of their places, whatever order they were found in.
 #include "muster/tasks/spec/problems.h"
 
-#include <algorithm>
-
 #include "muster/base/caret.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
