@@ -437,9 +437,7 @@ Ints DevicePool::choose_cpus(int cpus, int host, const Ints& gpus) const {
   PoolCpus near_first = mine.free_cpus;
   std::ranges::stable_partition(near_first,
                                 [&](const PoolCpu& cpu) { return cpu.numa_node == node; });
-  Ints chosen;
-  for (int i = 0; i < cpus; ++i)
-    chosen.push_back(near_first[i].cpu);
+  Ints chosen = mapped(near_first | std::views::take(cpus), &PoolCpu::cpu);
   std::ranges::sort(chosen);
   return chosen;
 }
@@ -469,40 +467,37 @@ Ints DevicePool::bind(const Allocation& where) const {
   return bound;
 }
 
-// The caller has asked `find`: it is not checked again whether there is room.
-void DevicePool::take(const Allocation& allocation) {
+// Takes what is counted, `sign` times: 1, or -1 to give it back.
+void DevicePool::book(const Allocation& allocation, int sign) {
   PoolHost& host = hosts_[allocation.host];
-  --host.slots_left;
-  host.cpus_left -= allocation.cpus;
-  cpus_left_ -= allocation.cpus;
+  host.slots_left -= sign;
+  host.cpus_left -= sign * allocation.cpus;
+  cpus_left_ -= sign * allocation.cpus;
   for (const int at : allocation.gpus) {
     PoolGpu& gpu = gpu_at(allocation.host, at);
-    gpu.units_left -= allocation.units;
-    gpu.memory_left -= allocation.memory_bytes;
-    units_left_ -= allocation.units;
+    gpu.units_left -= sign * allocation.units;
+    gpu.memory_left -= sign * allocation.memory_bytes;  // -1 is 2^64 - 1 here: it wraps around
+    units_left_ -= sign * allocation.units;
   }
-  std::erase_if(host.free_cpus, [&](const PoolCpu& cpu) { return has_cpu(allocation, cpu); });
+}
+
+// The caller has asked `find`: it is not checked again whether there is room.
+void DevicePool::take(const Allocation& allocation) {
+  book(allocation, 1);
+  std::erase_if(hosts_[allocation.host].free_cpus,
+                [&](const PoolCpu& cpu) { return has_cpu(allocation, cpu); });
 }
 
 // CPUs are sorted again, so that choices do not depend on the order of ends.
 void DevicePool::give_back(const Allocation& allocation) {
-  PoolHost& host = hosts_[allocation.host];
-  ++host.slots_left;
-  host.cpus_left += allocation.cpus;
-  cpus_left_ += allocation.cpus;
-  for (const int at : allocation.gpus) {
-    PoolGpu& gpu = gpu_at(allocation.host, at);
-    gpu.units_left += allocation.units;
-    gpu.memory_left += allocation.memory_bytes;
-    units_left_ += allocation.units;
-  }
+  book(allocation, -1);
   if (allocation.own_cpus.empty())
     return;
-  append_all(host.free_cpus,
+  PoolCpus& cpus = hosts_[allocation.host].free_cpus;
+  append_all(cpus,
              filtered(cpus_by_node(inventory_.hosts[allocation.host]),
                       [&](const PoolCpu& cpu) { return has_cpu(allocation, cpu); }));
-  std::ranges::sort(
-      host.free_cpus, {}, [](const PoolCpu& cpu) { return std::pair(cpu.numa_node, cpu.cpu); });
+  std::ranges::sort(cpus, {}, [](const PoolCpu& cpu) { return std::pair(cpu.numa_node, cpu.cpu); });
 }
 
 }  // namespace muster

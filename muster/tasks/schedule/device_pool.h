@@ -195,6 +195,7 @@ class DevicePool {
   Ints best_linked(int host, const Ints& fitting, int count) const;
   Ints choose_cpus(int cpus, int host, const Ints& gpus) const;
   Ints bind(const Allocation& where) const;
+  void book(const Allocation& allocation, int sign);
 
   Inventory inventory_;
   NumaBinding numa_binding_;
