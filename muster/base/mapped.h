@@ -1,7 +1,8 @@
 // `mapped` makes a vector of what a function says of each element of a range; its siblings make
-// another container, a sum, or a selection. For every part.
+// another container, a sum, a maximum, or a selection. For every part.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <iterator>
 #include <set>
@@ -54,6 +55,15 @@ Sum sum_of(const Range& range, Function function) {
 template <class Range>
 auto sum_of(const Range& numbers) {
   return sum_of<std::decay_t<decltype(*std::begin(numbers))>>(numbers, std::identity());
+}
+
+// The greatest of what a function says of the elements, or `least`, as max_of<int>(hosts,
+// &Host::num_cores).
+template <class Value, class Range, class Function>
+Value max_of(const Range& range, Function function, Value least = {}) {
+  for (const auto& element : range)
+    least = std::max<Value>(least, std::invoke(function, element));
+  return least;
 }
 
 // Copies of the elements of which `is_wanted` is true, in their order.

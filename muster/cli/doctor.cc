@@ -54,9 +54,8 @@ NamedResults run_checks(const DoctorFacts& facts) {
 std::string doctor_text(const NamedResults& results) {
   // The longest status is "skipped".
   constexpr size_t kStatusWidth = 9;
-  size_t width = 0;
-  for (const NamedResult& named : results)
-    width = std::max(width, named.name.size() + 2);
+  const size_t width =
+      2 + max_of<size_t>(results, [](const NamedResult& named) { return named.name.size(); });
   std::string text;
   for (const auto& [name, result] : results) {
     text += cat(padded(to_string(result.status), kStatusWidth),

@@ -169,8 +169,7 @@ std::string evidence(const RankExit& exit) {
 std::string evidence_of_others(const RankExit& first) {
   return cat(
       "  meaning   the others wait for a rank that has ended: it called exit, or returned before a "
-      "call that "
-      "they make\n  error     rank ",
+      "call that they make\n  error     rank ",
       first.rank,
       ": ",
       first.message.empty() ? first.cause : first_line_of(first.message),

@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <ctime>
 #include <utility>
 
@@ -51,9 +50,7 @@ void tell_warnings(const Plan& plan) {
 
 // A flag that names a local rank which no host has would silently do nothing.
 std::string unknown_local_ranks(const Plan& plan, const LaunchOptions& options) {
-  int most = 0;
-  for (const RankPlan& rank : plan.ranks)
-    most = std::max(most, rank.local_rank);
+  const int most = max_of<int>(plan.ranks, &RankPlan::local_rank);
   for (const auto& [flag, ranks] : {std::pair("--local-ranks-filter", options.local_ranks_filter),
                                     {"--redirects", ranks_with_streams(options.redirects)},
                                     {"--tee", ranks_with_streams(options.tee)}}) {

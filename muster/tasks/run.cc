@@ -6,7 +6,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <utility>
@@ -48,9 +47,7 @@ namespace fs = std::filesystem;
 // Warns of more CPUs than any host has. They may be meant, for tasks that mostly wait, but are
 // rather a slip.
 void warn_of_cpus(const Inventory& inventory, int cpus) {
-  int most = 0;
-  for (const Host& host : inventory.hosts)
-    most = std::max(most, host.num_cores);
+  const int most = max_of<int>(inventory.hosts, &Host::num_cores);
   if (most == 0 || cpus <= most)
     return;
   log_warning("--cpus ",

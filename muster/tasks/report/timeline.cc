@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 
+#include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -185,9 +186,8 @@ class TimelinePage {
  public:
   TimelinePage(const Tasks& tasks, const TaskResults& results, const Inventory& inventory)
       : tasks_(tasks), results_(results), timeline_(timeline_of(results, inventory)) {
-    int64_t most = 0;
-    for (const TimelineRow& row : timeline_.rows)
-      most = std::max<int64_t>(most, std::ssize(row.bars));
+    const auto most = max_of<int64_t>(timeline_.rows,
+                                      [](const TimelineRow& row) { return std::ssize(row.bars); });
     width_ = static_cast<int>(std::clamp<int64_t>(most * kPixelsABar, kLeastWidth, kMostWidth));
     scale_ = timeline_.end > 0 ? (width_ - 1) / timeline_.end : 0;
   }

@@ -197,12 +197,9 @@ struct NeedGroup {
 // known is left out.
 std::string what_there_is(const NeedsCheck& check) {
   const Inventory& inventory = check.inventory;
-  size_t gpus = 0;
-  int cores = 0;
-  for (const Host& host : inventory.hosts) {
-    gpus = std::max(gpus, host.gpus.size());
-    cores = std::max(cores, host.num_cores);
-  }
+  const auto gpus =
+      max_of<size_t>(inventory.hosts, [](const Host& host) { return host.gpus.size(); });
+  const int cores = max_of<int>(inventory.hosts, &Host::num_cores);
   Strings parts;
   if (gpus > 0)
     parts.push_back(plural(gpus, "GPU"));

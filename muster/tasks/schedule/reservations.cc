@@ -10,6 +10,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 
 namespace muster {
 
@@ -18,10 +19,7 @@ namespace {
 // How many starts may be let in on places that are not reserved for the wish before one more place
 // is reserved for it.
 int patience(const TaskWish& wish) {
-  int most = 1;
-  for (const TaskNeed& need : wish.needs)
-    most = std::max(most, gpus_of(need));
-  return most;
+  return max_of(wish.needs, gpus_of, 1);
 }
 
 }  // namespace

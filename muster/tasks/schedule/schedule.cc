@@ -40,10 +40,7 @@ AllowedGpus allowed_by(const DevicePool& pool, const Task& task) {
 
 // The GPUs of the alternative that has most.
 int most_gpus(const TaskNeeds& needs) {
-  int most = 0;
-  for (const TaskNeed& need : needs)
-    most = std::max(most, gpus_of(need));
-  return most;
+  return max_of<int>(needs, gpus_of);
 }
 
 }  // namespace
@@ -141,10 +138,8 @@ Indices TaskSchedule::in_order_of_after() const {
 void TaskSchedule::measure_critical_paths() {
   const Indices order = in_order_of_after();
   for (auto task = order.rbegin(); task != order.rend(); ++task) {
-    int longest = 0;
-    for (const size_t next : followers(*task))
-      longest = std::max(longest, states_[next].critical_path);
-    states_[*task].critical_path = longest + 1;
+    states_[*task].critical_path =
+        1 + max_of<int>(followers(*task), [&](size_t next) { return states_[next].critical_path; });
   }
 }
 

@@ -37,10 +37,10 @@ struct ElementPlace {
 class SlurmPlanner {
  public:
   SlurmPlanner(const Tasks& tasks, const SlurmOptions& options)
-      : tasks_(tasks), options_(options), places_(tasks.size()) {
-    for (const Task& task : tasks)
-      highest_ = std::max(highest_, task.priority);
-  }
+      : tasks_(tasks),
+        options_(options),
+        places_(tasks.size()),
+        highest_(max_of(tasks, &Task::priority, -1'000'000)) {}
 
   // Notes that hold of several tasks are told once.
   SlurmPlan plan() {
@@ -229,7 +229,7 @@ class SlurmPlanner {
   std::vector<ElementPlace> places_;
   std::vector<Positions> after_;
   std::vector<Positions> levels_;
-  int highest_ = -1'000'000;
+  int highest_;
   SlurmPlan plan_;
 };
 

@@ -2,8 +2,6 @@
 // from the lengths of its texts, before anything is made.
 #include "muster/tasks/spec/template.h"
 
-#include <algorithm>
-
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -77,10 +75,8 @@ size_t text_bytes(const TaskTemplate& source) {
   for (const auto& [name, text] : source.environment)
     add(text);
   size_t longest = 0;
-  for (const TaskParameter& parameter : source.each) {
-    for (const auto& value : parameter.values)
-      longest = std::max(longest, value.size());
-  }
+  for (const TaskParameter& parameter : source.each)
+    longest = max_of(parameter.values, std::ranges::size, longest);
   return num_combinations(source.each) * (bytes + num_filled * longest);
 }
 
