@@ -115,8 +115,7 @@ Strings each_checkpoint(const Strings& paths) {
       inside = list_checkpoints(checkpoints_folder(path));
     if (inside.empty())
       all.push_back(path);
-    for (const auto& found : inside)
-      all.push_back(found.path);
+    append_mapped(all, inside, &StepFolder::path);
   }
   return all;
 }

@@ -16,6 +16,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/mapped.h"
 #include "muster/base/poll_one.h"
 #include "muster/base/rank_env.h"
 #include "muster/comm/nccl/nccl.h"
@@ -61,8 +62,7 @@ ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
   options.inherit_fds = {order.result_fd, order.stop_fd};
   if (order.plan_fd >= 0)
     options.inherit_fds.push_back(order.plan_fd);
-  for (const int lease : child.leases)
-    options.inherit_fds.push_back(lease);
+  append_all(options.inherit_fds, child.leases);
   return options;
 }
 

@@ -12,6 +12,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
+#include "muster/base/mapped.h"
 #include "muster/placement/plan_json.h"
 #include "muster/run/task_group.h"
 
@@ -178,8 +179,7 @@ TaskChild TaskDispatch::child_for(size_t task, const Indices& devices) const {
   child.order.uuid = first.uuid;
   child.order.device = device_seen(tasks_[task].mode, first).str();
   child.order.lease = plan_.lease;
-  for (const detail::TaskEntry& each : tasks_)
-    child.order.tasks.push_back(each.name);
+  append_mapped(child.order.tasks, tasks_, &detail::TaskEntry::name);
   for (const size_t device : devices) {
     child.order.rank_places.push_back(devices_[device].label);
     for (const Lease& lease : plan_.leases) {

@@ -36,10 +36,7 @@ TaskOrder order_of_ranks(const TaskOrder& order, int result_fd) {
 // Returns the prefix of the ranks' lines, "[name.0] ", for the ranks of several groups may write at
 // the same time.
 std::string prefix_of_lines(const std::string& task) {
-  std::string name;
-  for (const char c : printable(task))
-    name += c == '$' ? std::string("$$") : std::string(1, c);
-  return cat("[", name, ".${rank}] ");
+  return cat("[", join(split(printable(task), '$'), "$$"), ".${rank}] ");
 }
 
 LaunchOptions launch_options_of(const TaskOrder& order, const Strings& argv, int result_fd) {

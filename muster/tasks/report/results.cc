@@ -50,10 +50,7 @@ OrderedJson task_json(const Task& task, const TaskResult& result) {
 std::string csv_cell(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == npos)
     return text;
-  std::string quoted = "\"";
-  for (const char c : text)
-    quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
+  return cat("\"", join(split(text, '"'), "\"\""), "\"");
 }
 
 void append_csv_row(std::string& out, const Strings& cells) {

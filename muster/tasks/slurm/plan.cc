@@ -218,10 +218,7 @@ class SlurmPlanner {
 
   // %A and %a are the job's and the element's numbers; a % of the folder's name is doubled.
   std::string log_pattern() const {
-    std::string folder;
-    for (const char c : options_.run_dir)
-      folder += c == '%' ? std::string("%%") : std::string(1, c);
-    return folder + "/logs/slurm-%A_%a.log";
+    return join(split(options_.run_dir, '%'), "%%") + "/logs/slurm-%A_%a.log";
   }
 
   const Tasks& tasks_;
