@@ -75,12 +75,12 @@ int64_t attempts_to_keep_alive(const StringMap& conf) {
 void set_times(const std::string& text, ClusterOptions& options) {
   const auto values = parse_conf(text);
   const auto time_of = [&](const char* name, milliseconds& time) {
-    const auto found = values.find(name);
-    if (found == values.end())
+    const std::string* const value = value_at(values, name);
+    if (value == nullptr)
       return;
-    time = parse_duration(found->second, cat("--rdzv-conf ", name));
+    time = parse_duration(*value, cat("--rdzv-conf ", name));
     if (time < milliseconds(0))
-      throw bad_flag("--rdzv-conf", cat(name, " of 0 or more"), found->second);
+      throw bad_flag("--rdzv-conf", cat(name, " of 0 or more"), *value);
   };
   time_of("timeout", options.join_timeout);
   time_of("join_timeout", options.join_timeout);

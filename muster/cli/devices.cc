@@ -1,12 +1,12 @@
 // A text is made once, or again and again with --watch, of this machine or of a file. Only of this
 // machine is it known which jobs hold its GPUs.
 #include "muster/base/clock.h"
+#include "muster/base/lookup.h"
 #include "muster/cli/commands.h"
 
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -132,8 +132,8 @@ WatchOptions watch_options(const DevicesOptions& options) {
 void check_plan_of(const Inventory& inventory, const Plan& plan, const std::string& path) {
   const RankPlan* lost = plan.ranks.empty() ? nullptr : &plan.ranks[0];
   for (const RankPlan& rank : plan.ranks) {
-    const auto host = std::ranges::find(inventory.hosts, rank.host, &Host::name);
-    if (host == inventory.hosts.end())
+    const Host* const host = element_with(inventory.hosts, rank.host, &Host::name);
+    if (host == nullptr)
       continue;
     lost = has_device(*host, rank.device) ? nullptr : &rank;
     if (lost != nullptr)

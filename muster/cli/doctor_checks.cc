@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "muster/base/folders.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 
 namespace muster {
@@ -55,10 +57,8 @@ Strings names_in(const std::string& folder) {
 
 // An empty variable counts as unset, as most programs read it.
 std::optional<std::string> variable(const DoctorFacts& facts, const char* name) {
-  const auto found = facts.environment.find(name);
-  if (found == facts.environment.end() || found->second.empty())
-    return std::nullopt;
-  return found->second;
+  auto value = find_or(facts.environment, name);
+  return value.empty() ? std::nullopt : std::optional(std::move(value));
 }
 
 }  // namespace muster

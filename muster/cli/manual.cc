@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -118,10 +117,9 @@ void write_pages(const CommandHelp& command, const std::filesystem::path& folder
 const CommandHelp& find_command_help(const CommandHelp& program, const Strings& path) {
   const CommandHelp* found = &program;
   for (const auto& name : path) {
-    const auto next = std::ranges::find(found->commands, name, &CommandHelp::name);
-    if (next == found->commands.end())
+    found = element_with(found->commands, name, &CommandHelp::name);
+    if (found == nullptr)
       fail_usage("expected a command, got '", join(path, " "), "'; see muster --help");
-    found = &*next;
   }
   return *found;
 }

@@ -3,7 +3,6 @@
 // can be left behind: with a broken GPU it may never answer.
 #include "muster/launch/gpu_watch.h"
 
-#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <exception>
@@ -100,9 +99,8 @@ Host host_now() {
 // The GPU that `gpu` is now; nullptr: the driver does not list it. A GPU that is lost may not even
 // say its UUID, and is then known by its place.
 const Gpu* same_gpu(const Gpu& gpu, const std::vector<Gpu>& now) {
-  const auto same = std::ranges::find(now, gpu.uuid, &Gpu::uuid);
-  if (same != now.end())
-    return &*same;
+  if (const Gpu* const same = element_with(now, gpu.uuid, &Gpu::uuid))
+    return same;
   return element_where(
       now, [&](const Gpu& other) { return other.uuid.value.empty() && other.index == gpu.index; });
 }

@@ -12,6 +12,7 @@
 
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection/gpu_facts.h"
 
@@ -111,8 +112,7 @@ class TimelineMaker {
       row = {.host = host, .label = cat("GPU ", index), .is_gpu = true};
       if (!mig.empty())
         row.label += cat(" ", mig.substr(0, kShortUuid));
-      if (const auto model = models_.find({number, index}); model != models_.end())
-        row.detail = model->second;
+      row.detail = find_or(models_, std::pair(number, index));
     }
     TimelineBars& open = open_[{number, false, index, mig}];
     std::erase_if(open, [&](const TimelineBar& other) { return other.ended <= bar.began; });
