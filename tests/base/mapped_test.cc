@@ -45,6 +45,12 @@ TEST(Mapped, ASumOfNumbersHasTheirType) {
   EXPECT_EQ(sum_of(std::vector<double>()), 0);
 }
 
+TEST(Mapped, TheGreatestOfNoneIsTheLeast) {
+  EXPECT_EQ(max_of<int>(places, &Place::rank), 2);
+  EXPECT_EQ(max_of(places, &Place::rank, 7), 7);
+  EXPECT_EQ(max_of(std::vector<Place>(), &Place::rank, -3), -3);
+}
+
 TEST(Mapped, NothingStandsForElementsOfWhichNothingIsSaid) {
   const auto rank_of_b = [](const Place& place) {
     return place.host == "b" ? std::optional(place.rank) : std::nullopt;

@@ -60,6 +60,15 @@ TEST(ParseInt, TakesWholeDecimalIntegersOnly) {
     EXPECT_EQ(parse_int(text), std::nullopt) << text;
 }
 
+TEST(ParseNumber, TakesNumbersWithinTheBoundsOnly) {
+  EXPECT_EQ(parse_number("1", 1, 3), 1);
+  EXPECT_EQ(parse_number("3", 1, 3), 3);
+  EXPECT_EQ(parse_count("2147483647"), INT32_MAX);
+  for (const char* text : {"", "0", "4", "-1", "2x", "2147483648", "99999999999999999999"})
+    EXPECT_EQ(parse_number(text, 1, 3), std::nullopt) << text;
+  EXPECT_EQ(parse_count("2147483648"), std::nullopt);
+}
+
 TEST(ParseAs, TakesTheWholeTextAsANumberOfTheType) {
   EXPECT_EQ(parse_as<uint64_t>("18446744073709551615"), UINT64_MAX);
   EXPECT_EQ(parse_as<int>("2147483648"), std::nullopt);
