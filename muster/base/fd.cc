@@ -79,10 +79,15 @@ Pipe open_pipe(int flags) {
   return {.read_end = Fd(ends[0]), .write_end = Fd(ends[1])};
 }
 
-Fd open_path(const std::string& path, int flags, const char* failing, mode_t mode) {
+Fd open_path(const std::string& path,
+             int flags,
+             const char* failing,
+             mode_t mode,
+             std::source_location where) {
   Fd fd(::open(path.c_str(), flags | O_CLOEXEC, mode));
+  const int why = errno;
   if (!fd.valid())
-    fail_errno(errno, failing, " '", path, "'");
+    fail_errno(cat(failing, " '", path, "'"), why, where);
   return fd;
 }
 
@@ -118,8 +123,8 @@ void append_whole(int fd, const std::string& bytes, const std::string& path) {
 }
 
 // A pipe or a device that never ends is cut at `most` bytes.
-std::string read_file(const std::string& path, size_t most) {
-  return read_until(open_path(path, O_RDONLY), path, most);
+std::string read_file(const std::string& path, size_t most, std::source_location where) {
+  return read_until(open_path(path, O_RDONLY, "cannot open", 0, where), path, most);
 }
 
 std::optional<std::string> try_read_file(const std::string& path, size_t most) {
@@ -140,8 +145,8 @@ std::string tail_of_file(int fd, off_t most) {
   return text;
 }
 
-std::string read_small_file(const std::string& path) {
-  return expect_small(read_file(path, kSmallBytes), path);
+std::string read_small_file(const std::string& path, std::source_location where) {
+  return expect_small(read_file(path, kSmallBytes, where), path);
 }
 
 // O_NONBLOCK opens a pipe without its other end, and the look at the file then refuses it.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <utility>
 
@@ -50,11 +51,13 @@ struct ReaderGone : Error {
   ReaderGone();
 };
 
-// Opens the file, closed on exec. `failing` begins the error. Throws: io, "cannot open 'PATH': …".
+// Opens the file, closed on exec. `failing` begins the error, which names the caller's place.
+// Throws: io, "cannot open 'PATH': …".
 Fd open_path(const std::string& path,
              int flags,
              const char* failing = "cannot open",
-             mode_t mode = 0);
+             mode_t mode = 0,
+             std::source_location where = std::source_location::current());
 
 // Writes all of `bytes`, whatever the number of calls it takes. Throws: ReaderGone of standard
 // output; io, naming the path; where none is told,
@@ -66,17 +69,20 @@ void write_all(int fd, const std::string& bytes, const std::string& path = {});
 void append_whole(int fd, const std::string& bytes, const std::string& path);
 
 // The whole file; of one with more than `most` bytes, and be it endless, one byte more.
-// Throws: io naming the path.
-std::string read_file(const std::string& path, size_t most = SIZE_MAX);
+// Throws: io naming the path, and the caller's place.
+std::string read_file(const std::string& path,
+                      size_t most = SIZE_MAX,
+                      std::source_location where = std::source_location::current());
 
 // The file as read_file has it; nothing when it cannot be read.
 std::optional<std::string> try_read_file(const std::string& path, size_t most = SIZE_MAX);
 
 // The last bytes of a file, at most `most`; empty when it cannot be read.
 std::string tail_of_file(int fd, off_t most);
-// A file that a person names is small: at most 64 MiB. Throws: io; invalid_argument for a longer
-// one.
-std::string read_small_file(const std::string& path);
+// A file that a person names is small: at most 64 MiB. Throws: as read_file; invalid_argument for a
+// longer one.
+std::string read_small_file(const std::string& path,
+                            std::source_location where = std::source_location::current());
 
 // Opens a file of a folder that others may have written to. Never waits, as it would for the other
 // end of a pipe of that name. Throws: io, with `who` before the message, also for a pipe, a device

@@ -48,10 +48,14 @@ void append(std::string& out, T value) {
           .ptr;
   out.append(text, end);
 }
+
+template <class Part>
+concept TextOrNumber = requires(std::string& out, const Part& part) { detail::append(out, part); };
 }  // namespace detail
 
-// Joins text and numbers: cat("rank ", 3, " of ", 4).
-template <class... Parts>
+// Joins text and numbers: cat("rank ", 3, " of ", 4). A program that uses the namespaces of muster
+// and of torch means torch's with tensors.
+template <detail::TextOrNumber... Parts>
 std::string cat(const Parts&... parts) {
   std::string out;
   (detail::append(out, parts), ...);

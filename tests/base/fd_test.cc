@@ -183,5 +183,20 @@ TEST_F(FdTest, AFileThatCannotGrowIsNamed) {
                 "/limited': File too large; raise the limit of file sizes (ulimit -f)");
 }
 
+TEST_F(FdTest, AnErrorNamesThePlaceOfTheCaller) {
+  const std::string none = dir_ + "/none";
+  const auto where_of = [](auto open) -> std::string {
+    try {
+      open();
+    } catch (const Error& error) {
+      return error.where();
+    }
+    return "opened";
+  };
+  EXPECT_THAT(where_of([&] { open_path(none, O_RDONLY); }), testing::StartsWith("fd_test.cc:"));
+  EXPECT_THAT(where_of([&] { read_file(none); }), testing::StartsWith("fd_test.cc:"));
+  EXPECT_THAT(where_of([&] { read_small_file(none); }), testing::StartsWith("fd_test.cc:"));
+}
+
 }  // namespace
 }  // namespace muster
