@@ -12,6 +12,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/leaving.h"
+#include "muster/base/lock.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -97,7 +98,7 @@ void Agreement::compare(int64_t sequence,
 // look_again() in another thread.
 void Agreement::before(int64_t sequence, const std::string& signature, milliseconds timeout) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!every_call_ && known_.contains(signature))
       return;
     publish(sequence, signature);
@@ -144,7 +145,7 @@ std::string Agreement::wait_for(int other,
 // All ranks have read what was compared at an earlier call, so that it goes. A call that is stuck
 // publishes its signature again where it is looked at again.
 void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto later = published_.lower_bound(sequence);
   for (auto earlier = published_.begin(); earlier != later; earlier = published_.erase(earlier))
     store_->deleteKey(key(*earlier, rank_));
@@ -155,7 +156,7 @@ void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
 }
 
 void Agreement::look_again(int64_t sequence, const std::string& signature) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   publish(sequence, signature);
   for (int other = 0; other < size_; ++other) {
     if (other == rank_)
@@ -166,7 +167,7 @@ void Agreement::look_again(int64_t sequence, const std::string& signature) {
 }
 
 void Agreement::give_up(int64_t sequence) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   try {
     publish(sequence, kGivenUp);
   } catch (const std::exception&) {
@@ -184,7 +185,7 @@ void Agreement::say_waiting(std::optional<int64_t> sequence) {
   store_->set(cat("waits/", rank_), sequence ? cat(*sequence) : kNothing);
 }
 
-std::vector<int> Agreement::not_waiting() {
+Ints Agreement::not_waiting() {
   return filtered_indices<int>(size_, [&](int other) {
     return other != rank_ &&
            store_->compareSet(cat("waits/", other), kNothing, kNothing) == kNothing;
@@ -200,10 +201,9 @@ void Agreement::tell_of_not_waiting(int64_t sequence,
 // The first of those who have come speaks, so that it is said once.
 void Agreement::tell(int64_t sequence,
                      const std::string& operation,
-                     const std::vector<int>& late,
+                     const Ints& late,
                      const LateRanks& late_ranks) const {
-  std::vector<int> came =
-      filtered_indices<int>(size_, [&](int rank) { return !contains(late, rank); });
+  Ints came = filtered_indices<int>(size_, [&](int rank) { return !contains(late, rank); });
   if (late.empty() || came.at(0) != rank_)
     return;
   late_ranks.tell(cat("collective #", sequence, " ('", operation, "')", names_.group()),
@@ -211,7 +211,7 @@ void Agreement::tell(int64_t sequence,
                   names_(late));
 }
 
-std::vector<int> Agreement::absent(int64_t sequence) {
+Ints Agreement::absent(int64_t sequence) {
   if (sequence < common_)
     return {};
   return filtered_indices(

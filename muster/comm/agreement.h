@@ -18,10 +18,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/late_ranks.h"
+#include "muster/base/lists.h"
 #include "muster/base/rank_names.h"
 #include "muster/comm/call/c10d_pointers.h"
 
@@ -58,7 +58,7 @@ class Agreement {
   void say_waiting(std::optional<int64_t> sequence);
 
   // Returns the other ranks that do not say that they wait.
-  std::vector<int> not_waiting();
+  Ints not_waiting();
 
   // Warns of the ranks that do not say that they wait too.
   void tell_of_not_waiting(int64_t sequence,
@@ -67,7 +67,7 @@ class Agreement {
 
   // Returns the ranks that have published nothing at `sequence`: nobody knows where they are, but
   // not here. There are none where all have come to a later call.
-  std::vector<int> absent(int64_t sequence);
+  Ints absent(int64_t sequence);
 
  private:
   std::string key(int64_t sequence, int rank) const;
@@ -85,7 +85,7 @@ class Agreement {
                const std::string& theirs) const;
   void tell(int64_t sequence,
             const std::string& operation,
-            const std::vector<int>& late,
+            const Ints& late,
             const LateRanks& late_ranks) const;
   void all_have_come(int64_t sequence, const std::string& signature);
 

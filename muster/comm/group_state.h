@@ -12,13 +12,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/gate.h"
+#include "muster/base/lists.h"
 #include "muster/base/rank_names.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/agreement.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/fork_guard.h"
@@ -36,7 +37,7 @@ namespace muster {
 struct GroupOptions {
   std::string backend = "gloo";  // gloo, nccl, shm, shm+gloo, mpi
   Strings hosts = {};            // host_identity() of each rank
-  c10::Device device = c10::kCPU;
+  Device device = c10::kCPU;
   milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface
   // The time for all ranks to connect, where the backend has a limit of its own for that.
@@ -60,7 +61,7 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   std::shared_ptr<Agreement> agreement;
   std::unique_ptr<LateWatch> late_watch;  // where there is one
   std::shared_ptr<GpuEnds> gpu_ends;      // for GPUs' collectives, where there is an activity file
-  std::vector<int> parent_ranks;
+  Ints parent_ranks;
   std::shared_ptr<const RankNames> names;
   std::string group_name;  // in logs, and the rank's activity file: "world", "ranks 0,2"
   int rank = 0;

@@ -21,6 +21,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/folders.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/nccl/gpu_graph.h"
@@ -132,7 +133,7 @@ std::vector<BackendPtr> interrupt(const std::vector<Tracked>& groups) {
 
 void track_groups(int generation) {
   Registry& registry = tracked_groups();
-  const std::lock_guard lock(registry.mutex);
+  const Lock lock(registry.mutex);
   registry.is_on = true;
   registry.generation = generation;
 }
@@ -140,14 +141,14 @@ void track_groups(int generation) {
 void interrupt_groups() {
   std::vector<BackendPtr> held;  // longer than the lock
   Registry& registry = tracked_groups();
-  const std::lock_guard lock(registry.mutex);
+  const Lock lock(registry.mutex);
   ++registry.interruptions;
   held = interrupt(std::exchange(registry.groups, {}));
 }
 
 bool groups_are_tracked() {
   Registry& registry = tracked_groups();
-  const std::lock_guard lock(registry.mutex);
+  const Lock lock(registry.mutex);
   return registry.is_on;
 }
 
@@ -157,7 +158,7 @@ int64_t num_interruptions() {
 
 std::string group_name_suffix() {
   Registry& registry = tracked_groups();
-  const std::lock_guard lock(registry.mutex);
+  const Lock lock(registry.mutex);
   return registry.generation == 0 ? "" : cat(" of generation ", registry.generation);
 }
 
@@ -168,7 +169,7 @@ struct GroupTrack::Before {
 
 GroupTrack::GroupTrack() {
   Registry& registry = tracked_groups();
-  const std::lock_guard lock(registry.mutex);
+  const Lock lock(registry.mutex);
   if (!registry.is_on)
     return;
   before_ = std::make_unique<Before>(
@@ -186,7 +187,7 @@ void GroupTrack::add(const BackendPtr& backend) {
   std::erase_if(tracked.connections,
                 [&](const auto& connection) { return before_->connections.contains(connection); });
   Registry& registry = tracked_groups();
-  const std::lock_guard lock(registry.mutex);
+  const Lock lock(registry.mutex);
   std::erase_if(registry.groups, [](const Tracked& other) { return other.backend.expired(); });
   if (registry.interruptions != before_->interruptions) {
     interrupt({tracked});  // the caller holds it

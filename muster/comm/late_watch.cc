@@ -13,6 +13,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/comm/call/rank_processes.h"
@@ -78,7 +79,7 @@ void tell_if_late(const Work::State& state, const LateRanks& late_ranks) {
 
 LateWatch::~LateWatch() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_one();
@@ -87,13 +88,13 @@ LateWatch::~LateWatch() {
 }
 
 void LateWatch::add(const std::shared_ptr<Work::State>& state) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   watched_.push_back({.state = state, .late_ranks = LateRanks(state->deadline.limit())});
   start_thread();
 }
 
 void LateWatch::add_of_gpu(std::shared_ptr<Work::State> state) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   newest_of_gpu_ = std::move(state);
   start_thread();
 }

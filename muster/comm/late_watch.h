@@ -17,6 +17,7 @@
 
 #include "muster/base/late_ranks.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/work_state.h"
 
 namespace muster {
@@ -27,7 +28,7 @@ class LateWatch : NoCopy {
   // host, has ended some seconds ago, another makes a different call, the time is over, or NCCL has
   // failed. It gets "all_reduce #12 on rank 0 of 2: rank 1 has ended", for example.
   using Lost = std::function<void(const std::string& what)>;
-  explicit LateWatch(Lost lost = {}, c10::Device device = c10::kCPU)
+  explicit LateWatch(Lost lost = {}, Device device = c10::kCPU)
       : lost_(std::move(lost)), device_(device) {}
   ~LateWatch();
 
@@ -65,7 +66,7 @@ class LateWatch : NoCopy {
   void give_up(const std::string& what);
 
   Lost lost_;
-  const c10::Device device_;
+  const Device device_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Watched> watched_;

@@ -16,9 +16,10 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/env.h"
+#include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
@@ -120,7 +121,7 @@ LateWatch::Lost interrupt_all(int64_t interruptions) {
   };
 }
 
-std::string name_of_ranks(const std::vector<int>& ranks) {
+std::string name_of_ranks(const Ints& ranks) {
   constexpr size_t kMostNamed = 8;
   if (ranks.size() <= kMostNamed)
     return cat("ranks ", join(ranks, ","));
@@ -134,7 +135,7 @@ std::string group_name_of(bool of_all_ranks, const RankNames& names) {
   static auto& made = *new std::map<std::string, int>;  // never destroyed
   const std::string name =
       (of_all_ranks ? "world" : name_of_ranks(names.ranks)) + group_name_suffix();
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   const int number = ++made[name];
   return number == 1 ? name : cat(name, " (", number, ")");
 }

@@ -13,11 +13,14 @@
 #include <utility>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
@@ -62,12 +65,12 @@ Tensors parts_of(const Tensor& whole, int parts) {
 
 // Whether the splits, one a rank, deal out all rows of the tensor; without any, equally many to
 // each.
-bool are_splits_of(const std::vector<int64_t>& splits, const Tensor& tensor, int ranks) {
+bool are_splits_of(const Int64s& splits, const Tensor& tensor, int ranks) {
   if (tensor.dim() == 0)
     return false;
   if (splits.empty())
     return tensor.size(0) % ranks == 0;
-  const bool any_negative = std::ranges::any_of(splits, [](int64_t rows) { return rows < 0; });
+  const bool any_negative = any_of(splits, [](int64_t rows) { return rows < 0; });
   if (std::ssize(splits) != ranks || any_negative)
     return false;
   return std::accumulate(splits.begin(), splits.end(), int64_t{0}) == tensor.size(0);
@@ -86,7 +89,7 @@ int ProcessGroup::rank() const {
 int ProcessGroup::size() const {
   return state_->size;
 }
-c10::Device ProcessGroup::device() const {
+Device ProcessGroup::device() const {
   return state_->options.device;
 }
 const std::string& ProcessGroup::backend() const {
@@ -124,7 +127,7 @@ int ProcessGroup::job_rank(int rank) const {
 int ProcessGroup::job_rank() const {
   return state_->name();
 }
-std::vector<int> ProcessGroup::job_ranks() const {
+Ints ProcessGroup::job_ranks() const {
   return mapped_indices(size(), [this](int rank) { return job_rank(rank); });
 }
 int ProcessGroup::parent_rank(int rank) const {
@@ -234,31 +237,27 @@ Work ProcessGroup::reduce_scatter_async(Tensor output, Tensor input, ReduceOp op
 }
 
 // Ranks may send different amounts; what they have in common is the type and the shape of a row.
-Work ProcessGroup::all_to_all_async(Tensor output,
-                                    Tensor input,
-                                    std::vector<int64_t> output_splits,
-                                    std::vector<int64_t> input_splits,
-                                    Caller caller) {
+Work ProcessGroup::all_to_all_async(
+    Tensor output, Tensor input, Int64s output_splits, Int64s input_splits, Caller caller) {
   ProcessGroupCall call("all_to_all", *this);
   call.ends_graph_of(input);
   Tensor to = call.moved(output, true);
   Tensor from = call.apart(call.moved(input, false), to);
-  const auto check =
-      [&](const Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
-        if (are_splits_of(splits, tensor, state_->size))
-          return;
-        throw invalid_argument("all_to_all: expected ",
-                               name,
-                               " splits, one a rank (",
-                               state_->size,
-                               "), that sum to its rows, got [",
-                               join(splits, ", "),
-                               "] for ",
-                               tensor_text(tensor),
-                               " (rank ",
-                               state_->name(),
-                               ")");
-      };
+  const auto check = [&](const Tensor& tensor, const Int64s& splits, const char* name) {
+    if (are_splits_of(splits, tensor, state_->size))
+      return;
+    throw invalid_argument("all_to_all: expected ",
+                           name,
+                           " splits, one a rank (",
+                           state_->size,
+                           "), that sum to its rows, got [",
+                           join(splits, ", "),
+                           "] for ",
+                           tensor_text(tensor),
+                           " (rank ",
+                           state_->name(),
+                           ")");
+  };
   check(output, output_splits, "output");
   check(input, input_splits, "input");
   state_->count(from);
@@ -273,7 +272,7 @@ Work ProcessGroup::all_to_all_async(Tensor output,
                            ")");
   }
   const std::string row = join(input.sizes().slice(1), ", ");
-  call.in_common([&] { return cat(c10::toString(input.scalar_type()), " rows of [", row, "]"); });
+  call.in_common([&] { return cat(toString(input.scalar_type()), " rows of [", row, "]"); });
   return call.start([&](auto& group) {
     return all_to_all_single(
         group, to, from, output_splits, input_splits, call.options<c10d::AllToAllOptions>(caller));

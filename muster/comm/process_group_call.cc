@@ -19,6 +19,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/timeouts.h"
@@ -48,14 +49,14 @@ Extent extent_of(const Tensor& plain) {
 // Whether NCCL has numbers of this type, as LibTorch gives them to it. It would take other types of
 // a byte for whole numbers, or refuse them where it is started. Complex ones go as pairs. Eight
 // bits of a float are for some GPUs alone, of which NCCL knows.
-bool nccl_has_numbers(at::ScalarType type) {
-  constexpr at::ScalarType kOthers[] = {at::kBool, at::kFloat8_e5m2, at::kFloat8_e4m3fn};
+bool nccl_has_numbers(ScalarType type) {
+  constexpr ScalarType kOthers[] = {at::kBool, at::kFloat8_e5m2, at::kFloat8_e4m3fn};
   return is_known_everywhere(c10::toRealValueType(type)) || contains(kOthers, type);
 }
 
 // LibTorch has no operation of NCCL's for bits, makes the sum of booleans their maximum, and leaves
 // the average of integers to NCCL, which rounds as it likes.
-bool nccl_has(ReduceOp op, at::ScalarType type) {
+bool nccl_has(ReduceOp op, ScalarType type) {
   constexpr ReduceOp kOfBits[] = {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
   if (!nccl_has_numbers(type))
     return false;
@@ -134,7 +135,7 @@ Tensor ProcessGroupCall::numbers(const Tensor& given, bool output, ReduceOp op) 
                            ": expected a reduction that NCCL has, got ",
                            to_string(op),
                            " of ",
-                           c10::toString(memory.scalar_type()),
+                           toString(memory.scalar_type()),
                            " (rank ",
                            state_->name(),
                            "); reduce a tensor on the CPU, or of another type");
@@ -145,7 +146,7 @@ Tensor ProcessGroupCall::numbers(const Tensor& given, bool output, ReduceOp op) 
     return at::view_as_real(memory);
   throw invalid_argument(operation_,
                          ": expected an operation that ",
-                         c10::toString(memory.scalar_type()),
+                         toString(memory.scalar_type()),
                          " has, got ",
                          to_string(op),
                          " (rank ",
@@ -226,7 +227,7 @@ void ProcessGroupCall::check(const Tensor& tensor) {
   if (tensor.is_quantized())  // its scale would stay each rank's own
     bad("a tensor of plain numbers",
         cat("the quantized ", tensor_text(tensor), "; send int_repr()"));
-  const c10::Device device = state_->options.device;
+  const Device device = state_->options.device;
   if (tensor.device() != device && !tensor.device().is_cpu())
     bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());
   on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->can.on_gpus);
@@ -361,7 +362,7 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
     outer.emplace(record);
   try {
     // Nothing here is for autograd, whose key would also put every argument into a box.
-    const at::NoGradGuard no_grad;
+    const NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
     RECORD_USER_SCOPE(operation_);  // for LibTorch's profiler
     // The number is compared once, by whoever compares calls.

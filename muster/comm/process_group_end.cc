@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -14,8 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/clock.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl/gpu_graph.h"
@@ -39,11 +41,11 @@ struct LeftBehind {
 void leave_behind(LeftBehind group) {
   static std::mutex mutex;
   static auto& left = *new std::vector<LeftBehind>;  // never destroyed
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   left.push_back(std::move(group));
 }
 
-void translate_shutdown(const ProcessGroup::State& state, const std::function<void()>& body) {
+void translate_shutdown(const ProcessGroup::State& state, const Callback& body) {
   translate_failures(cat("shutdown on rank ", state.name()), body);
 }
 
@@ -84,7 +86,7 @@ ProcessGroup::State::~State() {
 void ProcessGroup::wait_for_gpu() {
   if (!state_->can.on_gpus)
     return;
-  const c10::Device device = this->device();
+  const Device device = this->device();
   c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
   state_->expect_not_interrupted("wait_for_gpu");
 }

@@ -2,8 +2,10 @@
 // other what they have: so all of them refuse what does not fit, and those that receive know how
 // much comes. Then only the rows themselves are moved, without padding.
 #include "muster/base/contains.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/process_group.h"
 
 #include <ATen/core/grad_mode.h>
@@ -33,11 +35,11 @@ enum class RowsPlace { cpu, host_of_gpu, gpu };
 // What a rank gives. Without a row type it gives nothing, whatever the others give.
 struct GivenRows {
   bool has_type = false;
-  at::ScalarType type = at::kFloat;
+  ScalarType type = at::kFloat;
   RowsPlace place = RowsPlace::cpu;
   int64_t rows = 0;
-  std::vector<int64_t> row = {};  // the shape of each
-  std::string wrong = {};         // why it cannot be gathered; empty: it can
+  Int64s row = {};         // the shape of each
+  std::string wrong = {};  // why it cannot be gathered; empty: it can
 
   bool fits(const GivenRows& other) const {
     const bool is_apart =
@@ -46,17 +48,17 @@ struct GivenRows {
   }
   std::string text() const {
     const char* const where = place == RowsPlace::gpu ? " on a GPU" : "";
-    return cat(c10::toString(type), " rows of [", join(row, ", "), "]", where);
+    return cat(toString(type), " rows of [", join(row, ", "), "]", where);
   }
 };
 
-RowsPlace place_of(bool is_on_host, c10::Device device) {
+RowsPlace place_of(bool is_on_host, Device device) {
   if (device.is_cpu())
     return RowsPlace::cpu;
   return is_on_host ? RowsPlace::host_of_gpu : RowsPlace::gpu;
 }
 
-GivenRows given_rows(const Tensor& input, c10::Device device) {
+GivenRows given_rows(const Tensor& input, Device device) {
   if (!input.defined())
     return {};
   GivenRows given{
@@ -95,7 +97,7 @@ GivenRows read_given(const std::string& text) {
   };
   GivenRows given;
   given.has_type = number() == 1;
-  given.type = static_cast<at::ScalarType>(number());
+  given.type = static_cast<ScalarType>(number());
   given.place = static_cast<RowsPlace>(number());
   given.rows = number();
   given.row.resize(number());
@@ -152,10 +154,10 @@ std::vector<GivenRows> tell_each_other(const char* operation,
   return all;
 }
 
-Tensor room_for_rows(const GivenRows& given, int64_t rows, c10::Device device) {
-  std::vector<int64_t> shape{rows};
+Tensor room_for_rows(const GivenRows& given, int64_t rows, Device device) {
+  Int64s shape{rows};
   shape.insert(shape.end(), given.row.begin(), given.row.end());
-  const c10::Device where = given.place == RowsPlace::gpu ? device : c10::Device(at::kCPU);
+  const Device where = given.place == RowsPlace::gpu ? device : Device(at::kCPU);
   return at::empty(shape, at::TensorOptions().dtype(given.type).device(where));
 }
 
@@ -165,7 +167,7 @@ Tensor room_for_rows(const GivenRows& given, int64_t rows, c10::Device device) {
 Tensors ProcessGroup::gather_varying(const Tensor& input, int root) {
   const char* const operation = "gather_varying";
   ProcessGroupCall(operation, *this).check_root(root);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const auto all = tell_each_other(operation, cat(operation, " to ", root), input, *this);
   const GivenRows& mine = all[rank()];
   const auto rows = mapped(all, &GivenRows::rows);
@@ -174,8 +176,8 @@ Tensors ProcessGroup::gather_varying(const Tensor& input, int root) {
   Tensor joined = room_for_rows(mine, is_root ? sum : 0, device());
   const bool is_moved = sum > 0 && !contains(mine.row, 0);
   if (is_moved) {
-    const std::vector<int64_t> none(size(), 0);
-    std::vector<int64_t> to_root = none;
+    const Int64s none(size(), 0);
+    Int64s to_root = none;
     to_root[root] = mine.rows;
     all_to_all(joined,
                input.defined() ? input : room_for_rows(mine, 0, device()),
@@ -188,7 +190,7 @@ Tensors ProcessGroup::gather_varying(const Tensor& input, int root) {
 // Every rank's rows are broadcast to where they belong in each rank's own tensor.
 Tensors ProcessGroup::all_gather_varying(const Tensor& input) {
   const char* const operation = "all_gather_varying";
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const auto all = tell_each_other(operation, operation, input, *this);
   const auto rows = mapped(all, &GivenRows::rows);
   const auto sum = sum_of<int64_t>(all, &GivenRows::rows);

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <utility>
 
+#include "muster/base/lock.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl/gpu_graph.h"
@@ -25,24 +27,24 @@ namespace {
 // all. The host may be kept from that: a stream takes only so much ahead.
 class StreamWork : public c10d::Work {
  public:
-  explicit StreamWork(c10::Device device) : device_(device), behind_(device.type()) {}
+  explicit StreamWork(Device device) : device_(device), behind_(device.type()) {}
 
   void end() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     behind_.record(current_stream_of(device_));
     given_ = true;
   }
   void give_up() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     given_up_ = true;
   }
   bool isCompleted() override {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return given_up_ || (given_ && behind_.query());
   }
 
  private:
-  const c10::Device device_;
+  const Device device_;
   std::mutex mutex_;
   c10::Event behind_;
   bool given_ = false, given_up_ = false;

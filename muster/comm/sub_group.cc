@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/c10d_pointers.h"
@@ -23,7 +23,7 @@ namespace muster {
 namespace {
 
 // A rank may be in a group once.
-void check_members(const std::vector<int>& ranks, int size, int own_name) {
+void check_members(const Ints& ranks, int size, int own_name) {
   const std::set<int> distinct(ranks.begin(), ranks.end());
   const bool all_differ = !ranks.empty() && distinct.size() == ranks.size();
   if (all_differ && *distinct.begin() >= 0 && *distinct.rbegin() < size)
@@ -39,7 +39,7 @@ void check_members(const std::vector<int>& ranks, int size, int own_name) {
 
 // The options of the group that some ranks of `parent` make. A part of several hosts' ranks may be
 // on one host.
-GroupOptions options_of_part(const ProcessGroup::State& parent, const std::vector<int>& ranks) {
+GroupOptions options_of_part(const ProcessGroup::State& parent, const Ints& ranks) {
   GroupOptions options = parent.options;
   options.hosts.clear();
   options.hosts = mapped(ranks, [&](const int member) { return parent.options.hosts.at(member); });
@@ -61,7 +61,7 @@ BackendPtr split_parent(const ProcessGroup::State& state) {
 }  // namespace
 
 // A backend that compares calls compares shapes alone: there the lists are gathered.
-void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
+void ProcessGroup::agree_on_members(const Ints& ranks) {
   const std::string mine = cat("[", join(ranks, ", "), "]");
   if (!state_->can.compares_calls) {
     ProcessGroupCall call("new_group", *this);
@@ -89,7 +89,7 @@ void ProcessGroup::agree_on_members(const std::vector<int>& ranks) {
 }
 
 // All ranks of the parent come here, also those outside of the new group.
-std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
+std::optional<ProcessGroup> ProcessGroup::new_group(const Ints& ranks) {
   check_members(ranks, size(), state_->name());
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
   agree_on_members(ranks);

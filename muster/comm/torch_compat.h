@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
@@ -39,8 +39,8 @@ template <class Group, class Options>
 auto all_to_all_single(Group& group,
                        Tensor& output,
                        Tensor& input,
-                       std::vector<int64_t>& output_splits,
-                       std::vector<int64_t>& input_splits,
+                       Int64s& output_splits,
+                       Int64s& input_splits,
                        const Options& options) {
   if constexpr (requires {
                   group.all_to_all_single(output, input, output_splits, input_splits, options);

@@ -15,13 +15,14 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/bounded_wait.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
@@ -179,7 +180,7 @@ void Work::wait() {
     if (state->copies.empty())
       return;
     std::call_once(state->copied_back, [&] {
-      const at::NoGradGuard no_grad;
+      const NoGradGuard no_grad;
       for (const auto& copy : state->copies) {
         use_on_this_stream({copy.contiguous});
         copy_plain(copy.original, copy.contiguous);
@@ -211,7 +212,7 @@ std::string Work::State::why_late() const {
     return elsewhere.empty() ? "all ranks wait: a GPU or the network hangs"
                              : cat("missing rank(s) ", join((*names)(elsewhere), ", "));
   }
-  const auto missing = agreement ? agreement->absent(sequence) : std::vector<int>{};
+  const auto missing = agreement ? agreement->absent(sequence) : Ints{};
   if (missing.empty())
     return "all ranks are in it: a slow or broken network";
   return cat("missing rank(s) ", join((*names)(missing), ", "));

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "muster/base/mapped.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -44,7 +45,7 @@ void write_values(Tensor into, Tensor values) {
 void broadcast_values(const Tensors& tensors, ProcessGroup& group, int root) {
   if (group.size() == 1)
     return;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const auto& some : groups_of_one_kind(tensors)) {
     const Tensor all =
         at::cat(mapped(some, [](const Tensor& tensor) { return tensor.reshape({-1}); }));

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMiBOfBucket = size_t{1024} * 1024;
 constexpr double kBetterBy = 0.98;  // than PyTorch's, or that stays
 
-double middle_of(std::vector<double> values) {
+double middle_of(Doubles values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
   return *middle;
@@ -65,13 +65,13 @@ bool BucketTrial::next() {
   return true;
 }
 
-std::vector<double> BucketTrial::medians() const {
+Doubles BucketTrial::medians() const {
   return mapped(times_, middle_of);
 }
 
 // All ranks have gathered the same numbers, and so decide alike.
-std::string BucketTrial::decide(const std::vector<double>& medians_of_ranks) {
-  std::vector<double> slowest(sizes_.size(), 0);
+std::string BucketTrial::decide(const Doubles& medians_of_ranks) {
+  Doubles slowest(sizes_.size(), 0);
   for (const size_t i : indices_of(medians_of_ranks)) {
     double& time = slowest[i % sizes_.size()];
     time = std::max(time, medians_of_ranks[i]);

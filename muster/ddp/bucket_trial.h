@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/ddp/bucket_cap.h"
 
 namespace muster {
@@ -27,9 +28,9 @@ class BucketTrial {
 
   // Moves to the next size. Returns false if all were tried: then call decide().
   bool next();
-  std::vector<double> medians() const;  // seconds, of each size
+  Doubles medians() const;  // seconds, of each size
   // `medians_of_ranks`: those of every rank, concatenated. Returns the text to log.
-  std::string decide(const std::vector<double>& medians_of_ranks);
+  std::string decide(const Doubles& medians_of_ranks);
 
  private:
   static constexpr int kPasses = 2;  // so that all sizes see a machine whose speed changes
@@ -37,7 +38,7 @@ class BucketTrial {
   static constexpr int kBackwardsBefore = 2;  // one in a single bucket, and one in new memory
 
   std::vector<BucketCap> sizes_;
-  std::vector<std::vector<double>> times_;
+  std::vector<Doubles> times_;
   BucketCap cap_;
   bool running_ = false;
   size_t at_ = 0;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -57,7 +58,7 @@ void move_away(const Tensor& plain) {
 }  // namespace
 
 void BucketViews::lend(const Tensors& parameters) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const size_t i : indices_of(parameters)) {
     Tensor& gradient = parameters[i].mutable_grad();
     if (!gradient.defined() || !gradient.is_view())
@@ -69,7 +70,7 @@ void BucketViews::lend(const Tensors& parameters) {
 }
 
 void BucketViews::take_back(const Tensors& parameters) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const size_t i : indices_of(parameters)) {
     Tensor& lent = lent_[i];
     if (!lent.defined() || same_storage(parameters[i].grad(), lent))

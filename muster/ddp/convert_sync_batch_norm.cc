@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/sync_batch_norm.h"
 
 namespace muster {
@@ -26,8 +27,8 @@ using MaybeTensor = std::optional<Tensor>;
 
 // A module that was converted. A tensor that it gives to the operator identifies it.
 struct ConvertedNorm {
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // another may get its address
-  std::weak_ptr<torch::nn::Module> module;
+  c10::weak_intrusive_ptr<TensorImpl> tensor;  // another may get its address
+  std::weak_ptr<Module> module;
   ProcessGroup group;
 };
 
@@ -39,14 +40,12 @@ class ConvertedNorms {
     return norms;
   }
 
-  void add(const Tensor& tensor,
-           std::weak_ptr<torch::nn::Module> module,
-           const ProcessGroup& group) {
+  void add(const Tensor& tensor, std::weak_ptr<Module> module, const ProcessGroup& group) {
     const std::unique_lock lock(mutex_);
     std::erase_if(norms_, [](const auto& item) { return item.second.module.expired(); });
     norms_.insert_or_assign(
         tensor.unsafeGetTensorImpl(),
-        ConvertedNorm{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+        ConvertedNorm{c10::weak_intrusive_ptr<TensorImpl>(tensor.getIntrusivePtr()),
                       std::move(module),
                       group});
   }
@@ -67,7 +66,7 @@ class ConvertedNorms {
 
  private:
   mutable std::shared_mutex mutex_;
-  std::map<const c10::TensorImpl*, ConvertedNorm> norms_;
+  std::map<const TensorImpl*, ConvertedNorm> norms_;
 };
 
 // The operator's kernel. A module's running statistics identify it, or else its weight.
@@ -118,7 +117,7 @@ void listen_to_batch_norm() {
 
 // Returns false where the module is no such BatchNorm.
 template <class Impl>
-bool convert_one(const std::string& name, torch::nn::Module& module, const ProcessGroup& group) {
+bool convert_one(const std::string& name, Module& module, const ProcessGroup& group) {
   auto* norm = dynamic_cast<Impl*>(&module);
   if (norm == nullptr)
     return false;
@@ -139,10 +138,10 @@ bool is_of_converted_norm(const Tensor& tensor) {
   return ConvertedNorms::instance().find(tensor).has_value();
 }
 
-int64_t convert_sync_batch_norm(torch::nn::Module& model, const ProcessGroup& group) {
+int64_t convert_sync_batch_norm(Module& model, const ProcessGroup& group) {
   listen_to_batch_norm();
   int64_t converted = 0;
-  model.apply([&](const std::string& name, torch::nn::Module& module) {
+  model.apply([&](const std::string& name, Module& module) {
     if (convert_one<torch::nn::BatchNorm1dImpl>(name, module, group) ||
         convert_one<torch::nn::BatchNorm2dImpl>(name, module, group) ||
         convert_one<torch::nn::BatchNorm3dImpl>(name, module, group))

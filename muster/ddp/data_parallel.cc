@@ -22,6 +22,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/layer_members.h"
@@ -33,7 +34,7 @@ namespace muster {
 namespace {
 
 // A copy to the CPU is waited for: it would be read before the GPU has written it.
-Tensor copy_on(c10::Device device, const Tensor& tensor) {
+Tensor copy_on(Device device, const Tensor& tensor) {
   return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/!device.is_cpu(), /*copy=*/true);
 }
 
@@ -42,7 +43,7 @@ class ToReplica : public torch::autograd::Function<ToReplica> {
  public:
   static Tensors forward(torch::autograd::AutogradContext* context,
                          at::TensorList parameters,
-                         c10::Device device) {
+                         Device device) {
     auto copies =
         mapped(parameters, [&](const Tensor& parameter) { return copy_on(device, parameter); });
     context->saved_data["device"] = parameters[0].device();
@@ -60,14 +61,14 @@ class ToReplica : public torch::autograd::Function<ToReplica> {
 };
 
 // A module's train() also sets its children, so that parents come first.
-void copy_modes(const torch::nn::Module& from, const torch::nn::Module& to) {
+void copy_modes(const Module& from, const Module& to) {
   const auto sources = from.modules(), targets = to.modules();
   for (const size_t i : indices_of(targets))
     targets[i]->train(sources[i]->is_training());
 }
 
 // Buffers of the replicas are copies, and what they become is not copied back.
-void copy_buffers(const torch::nn::Module& from, const torch::nn::Module& to, c10::Device device) {
+void copy_buffers(const Module& from, const Module& to, Device device) {
   const auto sources = from.buffers();
   auto targets = to.buffers();
   for (const size_t i : indices_of(targets)) {
@@ -77,9 +78,7 @@ void copy_buffers(const torch::nn::Module& from, const torch::nn::Module& to, c1
 }
 
 // Makes a replica's parameters hang on copies of the model's, by setting their edges of the graph.
-void link_parameters(const torch::nn::Module& from,
-                     const torch::nn::Module& to,
-                     c10::Device device) {
+void link_parameters(const Module& from, const Module& to, Device device) {
   const auto sources = from.parameters();
   auto targets = to.parameters();
   const auto copies = ToReplica::apply(at::TensorList(sources), device);
@@ -95,15 +94,15 @@ void link_parameters(const torch::nn::Module& from,
 }
 
 // The stream that is current in this thread; none on the CPU.
-std::optional<c10::Stream> gpu_stream_of(c10::Device device) {
+std::optional<c10::Stream> gpu_stream_of(Device device) {
   return device.is_cpu() ? std::nullopt : std::optional(current_stream_of(device));
 }
 
 }  // namespace
 
 // The first device computes with the model itself.
-ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model,
-                             std::vector<c10::Device> devices,
+ModelReplicas::ModelReplicas(std::shared_ptr<Module> model,
+                             std::vector<Device> devices,
                              bool copies_once)
     : model_(std::move(model)), devices_(std::move(devices)), copies_once_(copies_once) {
   if (devices_.empty()) {
@@ -125,7 +124,7 @@ ModelReplicas::ModelReplicas(std::shared_ptr<torch::nn::Module> model,
 
 // A clone's reset() draws new values of the parameters before it gets the model's.
 void ModelReplicas::make(size_t count) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const OwnNumbers own_numbers;
   replicas_ = {model_};
   copied_ = model_->modules();
@@ -206,9 +205,9 @@ void ModelReplicas::warn_of_lost_tie(const std::vector<Tensors>& outputs) {
 namespace detail {
 
 // A scalar is copied to all devices.
-Tensors scatter(const Tensor& tensor, const std::vector<c10::Device>& devices, int64_t dim) {
+Tensors scatter(const Tensor& tensor, const std::vector<Device>& devices, int64_t dim) {
   if (tensor.dim() == 0)
-    return mapped(devices, [&](c10::Device device) { return tensor.to(device); });
+    return mapped(devices, [&](Device device) { return tensor.to(device); });
   auto parts = tensor.chunk(std::ssize(devices), dim);
   for (const size_t i : indices_of(parts))
     parts[i] = parts[i].to(devices[i]);
@@ -216,7 +215,7 @@ Tensors scatter(const Tensor& tensor, const std::vector<c10::Device>& devices, i
 }
 
 // Scalars become a vector, as in Python.
-Tensor gather(const Tensors& parts, c10::Device device, int64_t dim) {
+Tensor gather(const Tensors& parts, Device device, int64_t dim) {
   const auto here = mapped(parts, [&](const Tensor& part) { return part.to(device); });
   return here[0].dim() == 0 ? at::stack(here) : at::cat(here, dim);
 }

@@ -6,10 +6,10 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/graph_end.h"
@@ -53,7 +53,7 @@ void GradientReducer::State::drop_local() {
 }
 
 void GradientReducer::State::on_gradient(size_t index) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   if (!must_be_reduced(index))
     return;
   if (as_views && live.another_awaits(model.trained().tensors[index])) {
@@ -81,7 +81,7 @@ void GradientReducer::State::on_gradient(size_t index) {
 void GradientReducer::State::on_gradient_elsewhere(size_t index) {
   if (hooks.hear(index))
     return;
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   if (!must_be_reduced(index))
     return;
   throw failed_precondition(
@@ -163,7 +163,7 @@ bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& out
       }
       if (forward)
         forward->reached = true;
-      const std::lock_guard lock(state->mutex);
+      const Lock lock(state->mutex);
       state->on_backward();
     });
   }
@@ -177,7 +177,7 @@ bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& out
 // sees a rank that does something else: so the ranks meet here first.
 void GradientReducer::State::after_graph() {
   {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     if (!arrivals.any()) {
       after_graph_without_gradients();
       return;
@@ -227,7 +227,7 @@ void GradientReducer::State::finish_backward() {
   if (parts.hook != nullptr)
     parts.hook->end_step();
   count_traffic();
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   views.lend(model.trained().tensors);
   expect_nothing();
   drop_local();

@@ -7,15 +7,17 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/capabilities.h"
 #include "muster/ddp/output_sink.h"
@@ -67,7 +69,7 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
   for (const size_t i : indices_of(before.tensors)) {
     const Tensor& tensor = before.tensors[i];
     const bool is_trained =
-        std::ranges::any_of(trained, [&](const Tensor& other) { return other.is_same(tensor); });
+        any_of(trained, [&](const Tensor& other) { return other.is_same(tensor); });
     if (is_trained || !tensor.grad().defined())
       continue;
     tensor.mutable_grad().reset();
@@ -157,7 +159,7 @@ void GradientReducer::State::try_buckets() {
 // Collective: ranks whose backward has ended as it should are told.
 void GradientReducer::State::recover() {
   {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     if (!begun)
       return;
     waits_for_gradients.reset();
@@ -172,7 +174,7 @@ void GradientReducer::State::recover() {
     options.hook->recover(group);
 }
 
-GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model,
+GradientReducer::GradientReducer(std::shared_ptr<Module> model,
                                  ProcessGroup group,
                                  const DdpOptions& options)
     : GradientReducer(Source{source_of(std::move(model))}, std::move(group), options) {}
@@ -235,7 +237,7 @@ void GradientReducer::State::warn_of_local_step() {
   constexpr const char* kGrad =
       "call backward(), which averages the gradients, or average what grad() returns with "
       "all_reduce";
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   if (!local.were_applied())
     return;
   const bool returned = local.were_returned();
@@ -273,7 +275,7 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
   state.synchronize_buffers = at::GradMode::is_enabled() && state.reduces;
   if (!at::GradMode::is_enabled())
     return;
-  const std::lock_guard lock(state.mutex);
+  const Lock lock(state.mutex);
   if (!state.reduces) {
     state.after_local_forward(outputs);
   } else if (state.forward_reduces) {
@@ -365,7 +367,7 @@ void GradientReducer::expect_buffers_to_differ() {
   state_->synchronize_buffers = true;
 }
 void GradientReducer::set_reduce(bool reduces) {
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   if (reduces && !state_->reduces)
     state_->local.accept();
   state_->reduces = reduces;
@@ -374,7 +376,7 @@ bool GradientReducer::reduces() const {
   return state_->reduces;
 }
 bool GradientReducer::has_local_gradients() const {
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   return state_->accumulated;
 }
 double GradientReducer::compute_seconds() const {

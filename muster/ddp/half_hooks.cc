@@ -7,6 +7,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {
@@ -29,7 +30,7 @@ class AverageHook : public CommunicationHook {
 // Averages in 16 bits, and copies the result back to the bucket's type.
 class HalfHook : public CommunicationHook {
  public:
-  explicit HalfHook(at::ScalarType type) : type_(type) {}
+  explicit HalfHook(ScalarType type) : type_(type) {}
   std::string name() const override {
     return type_ == at::kHalf ? "fp16_compression" : "bf16_compression";
   }
@@ -43,7 +44,7 @@ class HalfHook : public CommunicationHook {
   }
 
  private:
-  at::ScalarType type_;
+  ScalarType type_;
 };
 
 }  // namespace

@@ -119,7 +119,7 @@ c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& b
 
 // Called by the Reducer at the end of the backward. A hook that returns another tensor than it
 // should would put wrong gradients into the parameters.
-Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
+Tensor HookAdapter::parseHookResult(const IValue& result) {
   const size_t index = result.toInt();
   auto node = pending_.extract(index);
   if (node.empty())

@@ -11,6 +11,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/trained_parameters.h"
 
@@ -28,7 +29,7 @@ class HookAdapter : public c10d::CommHookInterface {
   HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
-  Tensor parseHookResult(const c10::IValue& result) override;
+  Tensor parseHookResult(const IValue& result) override;
   // The hook's own, on the stream of its last bucket.
   void end_step();
 
@@ -45,7 +46,7 @@ class HookAdapter : public c10d::CommHookInterface {
 
   Hook hook_;
   ProcessGroup group_;
-  std::map<const c10::TensorImpl*, std::string> names_;
+  std::map<const TensorImpl*, std::string> names_;
   std::map<size_t, Pending> pending_;
   std::optional<c10::Stream> last_stream_;
 };

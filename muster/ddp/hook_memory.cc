@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
@@ -90,8 +91,8 @@ void check_hook_state(const std::string& hook,
   const auto check = [&](const auto& items, const Strings& prefixes) {
     for (const auto& [name, value] : items) {
       const std::string& text = name;  // a lambda cannot capture a structured binding
-      const bool is_known = std::ranges::any_of(
-          prefixes, [&](const std::string& prefix) { return text.starts_with(prefix); });
+      const bool is_known =
+          any_of(prefixes, [&](const std::string& prefix) { return text.starts_with(prefix); });
       if (is_known)
         continue;
       throw invalid_argument("hook: expected a state of ",

@@ -9,20 +9,21 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
-#include <mutex>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/base/uneven_inputs.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/hook_adapter.h"
@@ -41,7 +42,7 @@ class CountOfRanks : public c10d::Work {
       : future_(c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()))) {
     const Tensors result{at::full({1}, count, at::kFloat)};
-    future_->markCompleted(c10::IValue(result));
+    future_->markCompleted(IValue(result));
   }
   bool isCompleted() override { return true; }
   bool wait(milliseconds /*timeout*/) override { return true; }
@@ -69,7 +70,7 @@ void check_no_shared_statistics(const ModelSource& model,
 
 // Sends state and options as torch::save writes them, for any optimizer that can be saved, also
 // where a rank has not taken a step yet. Parameters must be equal on all ranks.
-void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group, int root) {
+void broadcast_optimizer(Optimizer& optimizer, ProcessGroup& group, int root) {
   if (group.size() == 1)
     return;
   const bool gives = group.rank() == root;
@@ -91,7 +92,7 @@ void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group
 // A rank without inputs runs one backward for each forward of the others, right behind it. Forwards
 // before join() do not count.
 void GradientReducer::State::refuse_second_forward() {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   if (!awaits_in_join)
     return;
   throw failed_precondition(
@@ -178,7 +179,7 @@ const char* GradientReducer::State::obstacle_to_join() const {
   return options.static_graph ? "a static graph" : nullptr;
 }
 
-JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOptions& options) {
+JoinResult GradientReducer::join(const Callback& body, const JoinOptions& options) {
   State& state = *state_;
   if (const char* const obstacle = state.obstacle_to_join()) {
     throw failed_precondition(
@@ -218,7 +219,7 @@ JoinResult GradientReducer::State::shadow(const JoinOptions& join_options) {
     const auto answer = join->meet({.shadowed = result.shadowed > 0});
     if (answer.active == 0) {
       model.broadcast_all(answer.source);
-      for (torch::optim::Optimizer* optimizer : join_options.optimizers) {
+      for (Optimizer* optimizer : join_options.optimizers) {
         if (optimizer != nullptr)
           broadcast_optimizer(*optimizer, group, answer.source);
       }

@@ -43,7 +43,7 @@ std::vector<LayerMember> members_of_layer(Layer& layer) {
 }
 
 template <class... Layers>
-std::vector<LayerMember> members_of_one_of(torch::nn::Module& module) {
+std::vector<LayerMember> members_of_one_of(Module& module) {
   std::vector<LayerMember> members;
   const auto look_for = [&](auto* layer) {
     if (layer != nullptr)
@@ -54,7 +54,7 @@ std::vector<LayerMember> members_of_one_of(torch::nn::Module& module) {
   return members;
 }
 
-std::vector<LayerMember> members_of(torch::nn::Module& module) {
+std::vector<LayerMember> members_of(Module& module) {
   return members_of_one_of<torch::nn::LinearImpl,
                            torch::nn::BilinearImpl,
                            torch::nn::EmbeddingImpl,
@@ -81,9 +81,8 @@ std::vector<LayerMember> members_of(torch::nn::Module& module) {
 }
 
 // What the clone has for each registered tensor of the model.
-std::map<const c10::TensorImpl*, Tensor> registered_copies(const torch::nn::Module& from,
-                                                           const torch::nn::Module& to) {
-  std::map<const c10::TensorImpl*, Tensor> copies;
+std::map<const TensorImpl*, Tensor> registered_copies(const Module& from, const Module& to) {
+  std::map<const TensorImpl*, Tensor> copies;
   const auto note = [&](const Tensors& sources, const Tensors& targets) {
     for (const size_t i : indices_of(targets))
       copies.emplace(sources[i].unsafeGetTensorImpl(), targets[i]);
@@ -95,9 +94,9 @@ std::map<const c10::TensorImpl*, Tensor> registered_copies(const torch::nn::Modu
 
 }  // namespace
 
-std::vector<AssignedMember> assigned_members(torch::nn::Module& model) {
+std::vector<AssignedMember> assigned_members(Module& model) {
   std::vector<AssignedMember> found;
-  model.apply([&](const std::string& prefix, torch::nn::Module& layer) {
+  model.apply([&](const std::string& prefix, Module& layer) {
     const auto registered = layer.named_parameters(/*recurse=*/false);
     for (const LayerMember& member : members_of(layer)) {
       const Tensor* const own = registered.find(member.name);
@@ -112,9 +111,7 @@ std::vector<AssignedMember> assigned_members(torch::nn::Module& model) {
 }
 
 // A member that is registered nowhere is what it is on the first device: there is no copy of it.
-void copy_member_ties(const torch::nn::Module& from,
-                      const torch::nn::Module& to,
-                      c10::Device device) {
+void copy_member_ties(const Module& from, const Module& to, Device device) {
   const auto copies = registered_copies(from, to);
   const auto sources = from.modules(), targets = to.modules();
   for (const size_t i : indices_of(targets)) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -18,15 +19,13 @@ namespace muster {
 struct AssignedMember {
   std::string name;  // in the model
   Tensor tensor;
-  const torch::nn::Module* layer;
+  const Module* layer;
 };
 
-std::vector<AssignedMember> assigned_members(torch::nn::Module& model);
+std::vector<AssignedMember> assigned_members(Module& model);
 
 // Makes each layer of `to`, a clone of `from` on a device, compute with what stands for the tensor
 // that the layer of `from` computes with.
-void copy_member_ties(const torch::nn::Module& from,
-                      const torch::nn::Module& to,
-                      c10::Device device);
+void copy_member_ties(const Module& from, const Module& to, Device device);
 
 }  // namespace muster

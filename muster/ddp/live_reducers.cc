@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "muster/base/contains.h"
+#include "muster/base/lock.h"
 #include "muster/optim/parts.h"
 
 namespace muster {
@@ -23,8 +25,8 @@ std::vector<LiveReducer*>& all() {
   return all;
 }
 
-std::set<const c10::TensorImpl*> addresses_of(const Tensors& tensors) {
-  std::set<const c10::TensorImpl*> found;
+std::set<const TensorImpl*> addresses_of(const Tensors& tensors) {
+  std::set<const TensorImpl*> found;
   for (const Tensor& tensor : tensors)
     found.insert(tensor.unsafeGetTensorImpl());
   return found;
@@ -33,32 +35,32 @@ std::set<const c10::TensorImpl*> addresses_of(const Tensors& tensors) {
 // The lock is held while it looks.
 template <class Predicate>
 bool is_any(const Predicate& holds) {
-  const std::lock_guard lock(mutex());
-  return std::ranges::any_of(all(), holds);
+  const Lock lock(mutex());
+  return any_of(all(), holds);
 }
 
 }  // namespace
 
 LiveReducer::LiveReducer() {
-  const std::lock_guard lock(mutex());
+  const Lock lock(mutex());
   all().push_back(this);
 }
 
 LiveReducer::~LiveReducer() {
-  const std::lock_guard lock(mutex());
+  const Lock lock(mutex());
   std::erase(all(), this);
 }
 
 // Both models learn that they share a parameter, whichever says it last.
 void LiveReducer::set(const Tensors& parameters, const Tensors& trained, Ignores ignores) {
-  const std::lock_guard lock(mutex());
+  const Lock lock(mutex());
   ignores_ = std::move(ignores);
   parameters_ = addresses_of(parameters);
   trained_ = addresses_of(trained);
   for (LiveReducer* other : all()) {
     if (other == this)
       continue;
-    const bool common = std::ranges::any_of(
+    const bool common = any_of(
         parameters_, [&](const auto* parameter) { return other->parameters_.contains(parameter); });
     if (common)
       shares_ = other->shares_ = true;

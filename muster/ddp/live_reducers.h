@@ -11,6 +11,7 @@
 
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -42,7 +43,7 @@ class LiveReducer : NoCopy {
   static bool any_knows(const Tensor& parameter);
 
  private:
-  using Parameters = std::set<const c10::TensorImpl*>;
+  using Parameters = std::set<const TensorImpl*>;
 
   bool has(const Tensor& parameter) const;
 

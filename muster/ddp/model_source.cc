@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lock.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/layer_members.h"
@@ -34,7 +35,7 @@ std::vector<NamedTensor> defined_items(const Named& items) {
 // A C++ module. It is asked anew each time: users register parameters during training.
 class ModuleSource : public ModelSource {
  public:
-  explicit ModuleSource(std::shared_ptr<torch::nn::Module> model) : model_(std::move(model)) {}
+  explicit ModuleSource(std::shared_ptr<Module> model) : model_(std::move(model)) {}
   std::vector<NamedTensor> parameters() const override {
     return defined_items(model_->named_parameters());
   }
@@ -44,18 +45,18 @@ class ModuleSource : public ModelSource {
   void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
     // It visits the parameters themselves: LibTorch's own lists are copies, with all names put
     // together.
-    struct Access : torch::nn::Module {
+    struct Access : Module {
       static auto own_parameters() { return &Access::parameters_; }
     };
-    const torch::nn::Module& model = *model_;
-    model.apply([&](const torch::nn::Module& module) {
+    const Module& model = *model_;
+    model.apply([&](const Module& module) {
       for (const auto& item : module.*Access::own_parameters()) {
         if (item.value().defined())
           visit(item.value());
       }
     });
   }
-  std::set<const c10::TensorImpl*> sparse() const override;
+  std::set<const TensorImpl*> sparse() const override;
   std::vector<NamedTensor> renormalized() const override { return renormalized_weights(*model_); }
   Strings assigned() const override {
     return mapped(assigned_members(*model_), &AssignedMember::name);
@@ -63,12 +64,12 @@ class ModuleSource : public ModelSource {
   bool is_training() const override { return model_->is_training(); }
 
  private:
-  std::shared_ptr<torch::nn::Module> model_;
+  std::shared_ptr<Module> model_;
 };
 
 // LibTorch has two modules with sparse gradients.
-std::set<const c10::TensorImpl*> ModuleSource::sparse() const {
-  std::set<const c10::TensorImpl*> sparse;
+std::set<const TensorImpl*> ModuleSource::sparse() const {
+  std::set<const TensorImpl*> sparse;
   for (const auto& module : model_->modules()) {
     if (const auto* embedding = module->as<torch::nn::Embedding>();
         embedding && embedding->options.sparse()) {
@@ -129,11 +130,11 @@ class PartialSource : public ModelSource {
   std::vector<NamedTensor> parameters() const override { return followed(whole_->parameters()); }
   std::vector<NamedTensor> buffers() const override { return followed(whole_->buffers()); }
   void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override;
-  std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
+  std::set<const TensorImpl*> sparse() const override { return whole_->sparse(); }
   Strings assigned() const override { return whole_->assigned(); }
   std::vector<NamedTensor> renormalized() const override { return kept(whole_->renormalized()); }
   bool ignores(const Tensor& tensor) const override {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return ignored_.contains(tensor.unsafeGetTensorImpl());
   }
   bool is_training() const override { return whole_->is_training(); }
@@ -154,8 +155,8 @@ class PartialSource : public ModelSource {
   // The rest follows the model. Backwards ask ignores() in their own threads.
   mutable std::mutex mutex_;
   mutable std::map<std::string, Tensor> named_;
-  mutable std::set<const c10::TensorImpl*> ignored_;     // addresses of both
-  mutable std::vector<const c10::TensorImpl*> visited_;  // parameters of the last visit
+  mutable std::set<const TensorImpl*> ignored_;     // addresses of both
+  mutable std::vector<const TensorImpl*> visited_;  // parameters of the last visit
 };
 
 bool is_meant(const IgnoredParameter& ignored, const NamedTensor& item) {
@@ -213,7 +214,7 @@ void PartialSource::for_each_parameter(const std::function<void(const Tensor&)>&
 
 // What had a name before is the model's no more, unless another name keeps it.
 void PartialSource::follow(const std::vector<NamedTensor>& items) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   bool has_changed = false;
   for (const NamedTensor& item : items) {
     const auto found = named_.find(item.name);
@@ -233,7 +234,7 @@ void PartialSource::follow(const std::vector<NamedTensor>& items) const {
 
 }  // namespace
 
-ModelSourcePtr source_of(std::shared_ptr<torch::nn::Module> model) {
+ModelSourcePtr source_of(std::shared_ptr<Module> model) {
   return std::make_shared<ModuleSource>(std::move(model));
 }
 

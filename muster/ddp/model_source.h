@@ -14,6 +14,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/options.h"
 
 namespace muster {
@@ -28,7 +29,7 @@ class ModelSource {
   // Visits the same parameters, without names. Must be cheap: every forward calls it.
   virtual void for_each_parameter(const std::function<void(const Tensor&)>& visit) const = 0;
   // The parameters whose gradients are sparse tensors.
-  virtual std::set<const c10::TensorImpl*> sparse() const { return {}; }
+  virtual std::set<const TensorImpl*> sparse() const { return {}; }
   // Whether it is one of ignored_parameters: not a parameter here, although the model has it.
   virtual bool ignores(const Tensor& /*tensor*/) const { return false; }
   virtual bool is_training() const = 0;
@@ -40,7 +41,7 @@ class ModelSource {
 
 using ModelSourcePtr = std::shared_ptr<const ModelSource>;
 
-ModelSourcePtr source_of(std::shared_ptr<torch::nn::Module> model);
+ModelSourcePtr source_of(std::shared_ptr<Module> model);
 ModelSourcePtr source_of(torch::jit::Module model);
 ModelSourcePtr source_of(std::vector<NamedTensor> parameters);
 

@@ -5,14 +5,15 @@
 #include <ATen/core/ivalue.h>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/torch_names.h"
 
 namespace muster::detail {
 
 namespace {
 
-using Replace = std::function<void(const c10::IValue&)>;
+using Replace = std::function<void(const IValue&)>;
 
-void collect_from_value(const c10::IValue& value,
+void collect_from_value(const IValue& value,
                         const Replace& replace,
                         std::vector<ForwardOutput>& found);
 
@@ -21,7 +22,7 @@ template <class List>
 void collect_from_list(const List& list, std::vector<ForwardOutput>& found) {
   using Element = typename List::value_type;
   for (const size_t i : indices_of(list)) {
-    const auto put = [list, i](const c10::IValue& other) {
+    const auto put = [list, i](const IValue& other) {
       list.set(i, other.to<Element>());
     };
     collect_from_value(list.get(i), put, found);
@@ -31,17 +32,17 @@ void collect_from_list(const List& list, std::vector<ForwardOutput>& found) {
 void collect_from_tuple(const c10::intrusive_ptr<c10::ivalue::Tuple>& tuple,
                         std::vector<ForwardOutput>& found) {
   for (size_t i = 0; i < tuple->elements().size(); ++i) {
-    const auto put = [tuple, i](const c10::IValue& other) {
+    const auto put = [tuple, i](const IValue& other) {
       tuple->unsafeSetElement(i, other);
     };
     collect_from_value(tuple->elements()[i], put, found);
   }
 }
 
-void collect_from_dictionary(const c10::Dict<c10::IValue, c10::IValue>& dictionary,
+void collect_from_dictionary(const c10::Dict<IValue, IValue>& dictionary,
                              std::vector<ForwardOutput>& found) {
   for (const auto& item : dictionary) {
-    const auto put = [dictionary, key = item.key()](const c10::IValue& other) {
+    const auto put = [dictionary, key = item.key()](const IValue& other) {
       dictionary.insert_or_assign(key, other);
     };
     collect_from_value(item.value(), put, found);
@@ -49,7 +50,7 @@ void collect_from_dictionary(const c10::Dict<c10::IValue, c10::IValue>& dictiona
 }
 
 // `replace` puts another value in this one's place.
-void collect_from_value(const c10::IValue& value,
+void collect_from_value(const IValue& value,
                         const Replace& replace,
                         std::vector<ForwardOutput>& found) {
   if (value.isTensor()) {
@@ -68,8 +69,8 @@ void collect_from_value(const c10::IValue& value,
 
 }  // namespace
 
-void collect_script_outputs(c10::IValue& value, std::vector<ForwardOutput>& found) {
-  collect_from_value(value, [&value](const c10::IValue& other) { value = other; }, found);
+void collect_script_outputs(IValue& value, std::vector<ForwardOutput>& found) {
+  collect_from_value(value, [&value](const IValue& other) { value = other; }, found);
 }
 
 }  // namespace muster::detail

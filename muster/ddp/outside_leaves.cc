@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -32,13 +33,13 @@ Tensors leaves_of_running_graph() {
 }
 
 bool any_differs(const std::vector<LeavesSample>& samples, ValueSample LeavesSample::* moment) {
-  return std::ranges::any_of(samples, [&](const LeavesSample& sample) {
+  return any_of(samples, [&](const LeavesSample& sample) {
     return (samples.front().*moment).differs_from(sample.*moment);
   });
 }
 
 bool all_watch_as_many(const std::vector<LeavesSample>& samples) {
-  return std::ranges::all_of(samples, [&](const LeavesSample& sample) {
+  return all_of(samples, [&](const LeavesSample& sample) {
     return sample.leaves > 0 && sample.leaves == samples.front().leaves;
   });
 }

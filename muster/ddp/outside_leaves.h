@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/value_sample.h"
 
 namespace muster {
@@ -42,7 +43,7 @@ class OutsideLeaves {
   std::string description() const;
 
  private:
-  using WeakTensor = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
+  using WeakTensor = c10::weak_intrusive_ptr<TensorImpl, at::UndefinedTensorImpl>;
   struct Leaf {
     WeakTensor tensor;
     ValueSample first;

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <ranges>
 
+#include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -26,11 +28,10 @@ at::Generator& numbers_of_thread() {
 
 // An operator of another device takes no numbers of the CPU.
 bool is_on_cpu(std::ranges::forward_range auto arguments) {
-  const auto is_elsewhere = [](const c10::IValue& value) {
+  const auto is_elsewhere = [](const IValue& value) {
     return value.isTensor() && value.toTensor().defined() && !value.toTensor().is_cpu();
   };
-  return std::ranges::any_of(arguments, &c10::IValue::isTensor) &&
-         std::ranges::none_of(arguments, is_elsewhere);
+  return any_of(arguments, &IValue::isTensor) && none_of(arguments, is_elsewhere);
 }
 
 // What an operator calls comes here again.

@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "muster/base/callback.h"
+
 namespace muster {
 
 namespace {
@@ -25,9 +27,7 @@ class SharedHook : public torch::autograd::PostAccumulateGradHook {
       (*earlier_)(parameter);
   }
 
-  void add(const void* owner, std::function<void()> body) {
-    listeners_.push_back({owner, std::move(body)});
-  }
+  void add(const void* owner, Callback body) { listeners_.push_back({owner, std::move(body)}); }
   void remove(const void* owner) {
     std::erase_if(listeners_, [&](const Listener& listener) { return listener.owner == owner; });
   }
@@ -37,7 +37,7 @@ class SharedHook : public torch::autograd::PostAccumulateGradHook {
  private:
   struct Listener {
     const void* owner;
-    std::function<void()> body;
+    Callback body;
   };
   std::vector<Listener> listeners_;
   std::unique_ptr<PostAccumulateGradHook> earlier_;

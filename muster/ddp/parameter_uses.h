@@ -8,11 +8,12 @@
 #include <optional>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
 
-using ParameterUses = std::vector<int>;  // by the parameters' numbers
+using ParameterUses = Ints;  // by the parameters' numbers
 
 // Parameters are leaves, or hang on others' graphs.
 ParameterUses parameter_uses(const Tensors& outputs, const Tensors& parameters);

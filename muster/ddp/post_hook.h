@@ -3,23 +3,23 @@
 
 #include <torch/csrc/autograd/function_hook.h>
 
-#include <functional>
 #include <utility>
 
+#include "muster/base/callback.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
 
 class PostHook : public torch::autograd::FunctionPostHook {
  public:
-  explicit PostHook(std::function<void()> body) : body_(std::move(body)) {}
+  explicit PostHook(Callback body) : body_(std::move(body)) {}
   Tensors operator()(const Tensors& outputs, const Tensors&) override {
     body_();
     return outputs;
   }
 
  private:
-  std::function<void()> body_;
+  Callback body_;
 };
 
 }  // namespace muster

@@ -11,10 +11,11 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -61,7 +62,7 @@ struct PowerSgdBucket {
   explicit PowerSgdBucket(GradientBucket of) : bucket(std::move(of)) {}
   GradientBucket bucket;
   Tensor before;  // with the errors of earlier steps
-  std::vector<size_t> compressed, whole;
+  Indices compressed, whole;
   Tensors matrices, ps, qs;
   Tensor flat_ps, flat_qs, flat_whole;
   bool first = false;  // of this bucket that is compressed
@@ -220,7 +221,7 @@ Tensors PowerSgdHook::kept_qs(const PowerSgdBucket& under_way) const {
 // draws a seed for a bucket without a matrix, too.
 void PowerSgdHook::begin_qs(PowerSgdBucket& under_way) {
   const auto kept = kept_qs(under_way);
-  const bool all_kept = std::ranges::all_of(kept, &Tensor::defined);
+  const bool all_kept = all_of(kept, &Tensor::defined);
   const bool draws_for_nothing = kept.empty() && (under_way.first || !options_.warm_start);
   std::optional<at::Generator> generator;
   if (!all_kept || draws_for_nothing)

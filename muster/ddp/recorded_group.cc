@@ -14,8 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/record.h"
 #include "muster/comm/capabilities.h"
@@ -31,7 +33,7 @@ using C10dGroup = c10d::ProcessGroup;
 std::atomic<int64_t>& bucket_count(const std::string& group) {
   static std::mutex mutex;
   static auto& counts = *new std::map<std::string, std::atomic<int64_t>>;  // never destroyed
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   return counts[group];
 }
 
@@ -44,7 +46,7 @@ class RecordedGroup : public C10dGroup {
         name_(name),
         count_(bucket_count(name)) {
     const C10dGroup::BackendType on_device = group.c10d()->getBackendType();
-    for (const c10::Device device : group.c10d()->getDeviceTypes()) {
+    for (const Device device : group.c10d()->getDeviceTypes()) {
       const auto backend = group.c10d()->getBackend(device.type());
       const auto bound = backend->getBoundDeviceId();
       setBackend(device.type(), device.is_cpu() ? C10dGroup::GLOO : on_device, backend);

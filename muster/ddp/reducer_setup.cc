@@ -13,12 +13,14 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/recorded_group.h"
 #include "muster/optim/parts.h"
@@ -41,12 +43,12 @@ class BackendMemoryUsers {
     return users;
   }
   void enter() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (count_++ == 0 && !is_users_own_)
       ::setenv(kNoBackendMemory, "0", 1);
   }
   void leave() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (--count_ == 0 && !is_users_own_)
       ::setenv(kNoBackendMemory, "1", 1);
   }
@@ -76,7 +78,7 @@ void check_bucket_cap(const DdpOptions& options, int rank) {
 
 // The sizes of the buckets for the first backward: one for all, which the Reducer cuts up in the
 // order in which gradients really came. It does not do so where it looks for unused parameters.
-std::vector<size_t> first_limits(size_t first_cap, size_t cap, bool finds_unused) {
+Indices first_limits(size_t first_cap, size_t cap, bool finds_unused) {
   if (!finds_unused)
     return {std::numeric_limits<int64_t>::max()};
   if (first_cap == cap)
@@ -121,10 +123,10 @@ void check_placement(const ModelSource& model,
                      const ProcessGroup& group,
                      const DdpOptions& options) {
   check_bucket_cap(options, group.job_rank());
-  const c10::Device device = group.device();
+  const Device device = group.device();
   const bool is_own = options.device_ids.size() == 1 && options.device_ids[0] == device.index();
   if (!options.device_ids.empty() && !is_own) {
-    std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
+    Ints ids(options.device_ids.begin(), options.device_ids.end());
     throw invalid_argument(
         "DistributedDataParallel: expected device_ids empty or this rank's device, got [",
         join(ids, ", "),
@@ -197,7 +199,7 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
                                                  first_cap,
                                                  /*skip_all_reduce_unused_params=*/false,
                                                  /*use_python_reducer=*/false,
-                                                 /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+                                                 /*bucket_bytes_cap_list=*/Int64s{});
   // Its timings of every hundredth step would wait for the GPU, also in a captured one.
   reducer->set_ddp_runtime_logging_sample_rate(std::numeric_limits<int>::max());
   if (options.static_graph)

@@ -11,13 +11,13 @@
 namespace muster {
 
 // LibTorch has two modules that do it.
-std::vector<NamedTensor> weights_with_max_norm(const torch::nn::Module& model) {
+std::vector<NamedTensor> weights_with_max_norm(const Module& model) {
   std::vector<NamedTensor> found;
   const auto look_at = [&](const std::string& name, const auto* embedding) {
     if (embedding != nullptr && embedding->options.max_norm())
       found.push_back({name, embedding->weight});
   };
-  model.apply([&](const std::string& name, const torch::nn::Module& module) {
+  model.apply([&](const std::string& name, const Module& module) {
     look_at(name, module.as<torch::nn::Embedding>());
     look_at(name, module.as<torch::nn::EmbeddingBag>());
   });

@@ -39,7 +39,7 @@ int64_t hash_of_bytes(const char* bytes, size_t size) {
 }
 
 // Returns the ranks that differ from most (from the first, where two values are equally frequent).
-std::vector<int> odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
+Ints odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
   std::map<int64_t, size_t> counts;
   for (const auto& [rank, hash] : hashes)
     ++counts[hash];
@@ -48,7 +48,7 @@ std::vector<int> odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
     if (counts[hash] > counts[usual])
       usual = hash;
   }
-  std::vector<int> odd;
+  Ints odd;
   for (const auto& [rank, hash] : hashes) {
     if (hash != usual)
       odd.push_back(rank);
@@ -117,7 +117,7 @@ Tensor ReplicaCheck::hashes_of_all(const std::vector<NamedTensor>& items, bool c
   return all;
 }
 
-void ReplicaCheck::refuse(const std::string& what, const std::vector<int>& ranks) const {
+void ReplicaCheck::refuse(const std::string& what, const Ints& ranks) const {
   throw failed_precondition(
       "DistributedDataParallel: expected the same bits on every rank, got others in ",
       what,

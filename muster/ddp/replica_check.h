@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/model_source.h"
@@ -33,7 +34,7 @@ class ReplicaCheck {
  private:
   std::vector<NamedTensor> items_of(const ModelSource& model) const;
   Tensor hashes_of_all(const std::vector<NamedTensor>& items, bool compares);
-  [[noreturn]] void refuse(const std::string& what, const std::vector<int>& ranks) const;
+  [[noreturn]] void refuse(const std::string& what, const Ints& ranks) const;
 
   ProcessGroup group_;
   const int64_t every_;

@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/broadcast_values.h"
 #include "muster/ddp/model_description.h"
@@ -29,9 +30,9 @@ namespace {
 // Python's DDP broadcasts parameters and buffers in parts of this size.
 constexpr size_t kBroadcastBytes = size_t{250} * 1024 * 1024;
 
-std::map<const c10::TensorImpl*, const ParameterIdentity*> by_tensor(
+std::map<const TensorImpl*, const ParameterIdentity*> by_tensor(
     const std::vector<ParameterIdentity>& identities) {
-  std::map<const c10::TensorImpl*, const ParameterIdentity*> found;
+  std::map<const TensorImpl*, const ParameterIdentity*> found;
   for (const ParameterIdentity& identity : identities)
     found[identity.tensor] = &identity;
   return found;
@@ -115,7 +116,7 @@ bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) co
   if (!finds_unused || contains(sparse, true))
     return false;
   const auto known = by_tensor(identities_);
-  return std::ranges::all_of(now, [&](const ParameterIdentity& identity) {
+  return all_of(now, [&](const ParameterIdentity& identity) {
     const auto before = known.find(identity.tensor);
     if (before == known.end() || !before->second->same_values(identity))
       return false;
@@ -139,7 +140,7 @@ void ReplicatedModel::broadcast(const Tensors& tensors, int root) {
                          group_.job_rank(),
                          ")"),
                      [&] {
-                       const at::NoGradGuard no_grad;
+                       const NoGradGuard no_grad;
                        group_.watch_stream("broadcast of a model", /*number=*/-1, [&] {
                          c10d::broadcast_coalesced(group_.c10d(), tensors, kBroadcastBytes, root);
                        });

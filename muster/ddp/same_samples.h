@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/ddp/value_sample.h"
 
 namespace muster {
@@ -36,7 +37,7 @@ class SameSamples {
 
  private:
   int judged_ = 0;
-  std::vector<size_t> twins_;  // ranks whose gradients were those of the next one so far
+  Indices twins_;  // ranks whose gradients were those of the next one so far
 };
 
 // The warning of them, by this rank of the job.

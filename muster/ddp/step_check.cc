@@ -75,7 +75,7 @@ std::vector<RankStep> StepCheck::compare(const StepSamples& samples) {
                          .backwards = backwards_,
                          .skipped = skipped_,
                          .samples = samples});
-  const bool are_alike = std::ranges::all_of(steps, [&](const RankStep& step) {
+  const bool are_alike = all_of(steps, [&](const RankStep& step) {
     return step.skipped == kShadows || step.skipped == skipped_;
   });
   if (are_alike)
@@ -109,7 +109,7 @@ void StepCheck::compare_after_failure() {
   skipped_ = 0;
 }
 
-void StepCheck::meet(const char* where, const std::function<void()>& call) {
+void StepCheck::meet(const char* where, const Callback& call) {
   try {
     call();
   } catch (const Error& error) {
@@ -120,7 +120,7 @@ void StepCheck::meet(const char* where, const std::function<void()>& call) {
 }
 
 // The other ranks may have run their last step, and left, or do something else.
-void StepCheck::meet_in_forward(const char* where, const std::function<void()>& call) {
+void StepCheck::meet_in_forward(const char* where, const Callback& call) {
   try {
     call();
   } catch (const Error& error) {

@@ -6,12 +6,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/error.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/outside_leaves.h"
@@ -65,10 +65,10 @@ class StepCheck {
 
   // Makes a call of the group while other ranks may be elsewhere. Throws: what the call throws; an
   // invalid_argument also says where this rank is.
-  void meet(const char* where, const std::function<void()>& call);
+  void meet(const char* where, const Callback& call);
   // Does what meet() does, in a forward. Errors of ranks that have left or are late also say how to
   // evaluate on some ranks only.
-  void meet_in_forward(const char* where, const std::function<void()>& call);
+  void meet_in_forward(const char* where, const Callback& call);
 
  private:
   [[noreturn]] void rethrow(const Error& error, const char* where, const std::string& next) const;

@@ -12,11 +12,12 @@
 #include <ostream>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/join_rounds.h"
 
 namespace muster {
@@ -24,8 +25,8 @@ namespace muster {
 namespace {
 
 // The dimensions over which a channel's statistics are taken.
-std::vector<int64_t> all_but_channels(const Tensor& tensor) {
-  std::vector<int64_t> dims{0};
+Int64s all_but_channels(const Tensor& tensor) {
+  Int64s dims{0};
   for (int64_t i = 2; i < tensor.dim(); ++i)
     dims.push_back(i);
   return dims;
@@ -33,7 +34,7 @@ std::vector<int64_t> all_but_channels(const Tensor& tensor) {
 
 // Shapes values of [C] so that they can be added to [N, C, …].
 Tensor per_channel(const Tensor& values, const Tensor& like) {
-  std::vector<int64_t> sizes(like.dim(), 1);
+  Int64s sizes(like.dim(), 1);
   sizes[1] = values.numel();
   return values.to(like.scalar_type()).view(sizes);
 }
@@ -113,7 +114,7 @@ void follow(const Tensor& running, const Tensor& now, double momentum) {
 
 // What a rank tells: mean, deviation⁻¹ and count. One without values tells finite numbers, which
 // LibTorch's kernel takes times their count.
-Tensor statistics_of_rank(const Tensor& input, double eps, at::ScalarType type) {
+Tensor statistics_of_rank(const Tensor& input, double eps, ScalarType type) {
   const int64_t channels = input.size(1);
   const auto options = input.options().dtype(type);
   if (input.numel() == 0)
@@ -208,7 +209,7 @@ Tensor SyncNormFunction::forward(AutogradContext* context,
   const Tensor weight = weight_or_none.value_or(Tensor()), bias = bias_or_none.value_or(Tensor());
   if (bias.defined())
     context->saved_data["type of bias"] = bias.scalar_type();
-  context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<SavedGroup>(group));
+  context->saved_data["group"] = IValue::make_capsule(c10::make_intrusive<SavedGroup>(group));
   if (input.is_cuda()) {
     const auto joined = statistics_on_gpu(input, tensors, momentum, eps, group);
     context->save_for_backward(

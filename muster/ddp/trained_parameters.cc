@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/optim/each_once.h"
@@ -15,7 +16,7 @@ namespace muster {
 TrainedParameters trained_parameters(const ModelSource& model) {
   const auto sparse = model.sparse();
   TrainedParameters found;
-  std::set<const c10::TensorImpl*> seen;
+  std::set<const TensorImpl*> seen;
   for (auto& [name, tensor] : model.parameters()) {
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second)
       continue;
@@ -29,7 +30,7 @@ TrainedParameters trained_parameters(const ModelSource& model) {
   return found;
 }
 
-Tensors distinct_parameters(const torch::nn::Module& model) {
+Tensors distinct_parameters(const Module& model) {
   return optim::each_once(model.parameters());
 }
 
@@ -69,7 +70,7 @@ std::vector<ParameterIdentity> parameter_identities(const ModelSource& model) {
 }
 
 bool any_trained(const std::vector<ParameterIdentity>& identities) {
-  return std::ranges::any_of(identities, &ParameterIdentity::trained);
+  return any_of(identities, &ParameterIdentity::trained);
 }
 
 }  // namespace muster

@@ -11,6 +11,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/model_source.h"
 
@@ -31,9 +32,9 @@ TrainedParameters trained_parameters(const ModelSource& model);
 
 // Two equal lists can share a reducer.
 struct ParameterIdentity {
-  const c10::TensorImpl* tensor;  // valid while the model has it
-  c10::ScalarType dtype;
-  c10::Device device;
+  const TensorImpl* tensor;  // valid while the model has it
+  ScalarType dtype;
+  Device device;
   at::DimVector sizes;
   at::DimVector strides;
   bool trained;

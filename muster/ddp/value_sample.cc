@@ -13,6 +13,7 @@
 #include "muster/base/divided_up.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -21,7 +22,7 @@ namespace {
 constexpr int64_t sampled_values = 512;
 
 // A last bit of bf16 is 1/128 of a value; of float32 it is nothing beside 1e-5.
-double tolerance_of(at::ScalarType type) {
+double tolerance_of(ScalarType type) {
   const bool is_short = c10::elementSize(c10::toRealValueType(type)) < sizeof(float);
   return is_short ? 0.03 : 1e-5;
 }
@@ -46,7 +47,7 @@ Tensor sampled_doubles_of(const Tensor& tensor) {
   return values_in_memory(tensor.detach()).to(at::kDouble).contiguous();
 }
 
-ValueSample sample_from(const Tensor& values, at::ScalarType type) {
+ValueSample sample_from(const Tensor& values, ScalarType type) {
   const auto* const data = values.const_data_ptr<double>();
   ValueSample sample{.size = 0, .tolerance = tolerance_of(type)};
   double squares = 0;
@@ -67,13 +68,13 @@ ValueSample sample_of(const Tensor& tensor) {
 ValueSample awaited_sample_of(const Tensor& tensor) {
   if (!can_be_sampled(tensor))
     return {};
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   return sample_from(sampled_doubles_of(tensor).cpu(), tensor.scalar_type());
 }
 
 // The values of all lie one behind another, on the first one's device.
 std::vector<ValueSample> awaited_samples_of(const Tensors& tensors) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   Tensors parts;
   for (const Tensor& tensor : filtered(tensors, can_be_sampled)) {
     const Tensor part = sampled_doubles_of(tensor);

@@ -7,9 +7,10 @@
 #include <optional>
 #include <tuple>
 #include <utility>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
 
@@ -113,7 +114,7 @@ void adam_on_lot(const Lot& lot,
 
 template <class Kind>
 void take_adam_step(typename Kind::Base& optimizer, const StepKind& kind) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   StepCounts counts(kind);
   size_t index = 0;
   for (auto& group : optimizer.param_groups()) {
@@ -148,7 +149,7 @@ void count_adam_steps(typename Kind::Base& optimizer, void* parameter, int64_t s
 }
 
 template <class Options>
-std::vector<double> adam_options(const torch::optim::OptimizerParamGroup& group) {
+Doubles adam_options(const torch::optim::OptimizerParamGroup& group) {
   const auto& options = static_cast<const Options&>(group.options());
   return {std::get<0>(options.betas()),
           std::get<1>(options.betas()),
@@ -187,12 +188,12 @@ void count_steps(torch::optim::AdamW& optimizer, void* parameter, int64_t steps)
   count_adam_steps<OfAdamW>(optimizer, parameter, steps);
 }
 
-std::vector<double> options_of(const torch::optim::Adam& /*optimizer*/,
-                               const torch::optim::OptimizerParamGroup& group) {
+Doubles options_of(const torch::optim::Adam& /*optimizer*/,
+                   const torch::optim::OptimizerParamGroup& group) {
   return adam_options<torch::optim::AdamOptions>(group);
 }
-std::vector<double> options_of(const torch::optim::AdamW& /*optimizer*/,
-                               const torch::optim::OptimizerParamGroup& group) {
+Doubles options_of(const torch::optim::AdamW& /*optimizer*/,
+                   const torch::optim::OptimizerParamGroup& group) {
   return adam_options<torch::optim::AdamWOptions>(group);
 }
 

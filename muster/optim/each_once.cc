@@ -7,11 +7,12 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 
 namespace muster::optim {
 
 Tensors each_once(const Tensors& tensors) {
-  std::unordered_set<const c10::TensorImpl*> seen;
+  std::unordered_set<const TensorImpl*> seen;
   return filtered(tensors, [&](const Tensor& tensor) {
     return seen.insert(tensor.unsafeGetTensorImpl()).second;
   });
@@ -19,7 +20,7 @@ Tensors each_once(const Tensors& tensors) {
 
 // Two groups may have two rates, so that nobody can say which step is meant.
 void keep_each_once(const std::string& owner, ParameterGroups& groups, const std::string& where) {
-  std::unordered_set<const c10::TensorImpl*> in_groups;
+  std::unordered_set<const TensorImpl*> in_groups;
   for (torch::optim::OptimizerParamGroup& group : groups) {
     group.params() = each_once(group.params());
     for (const Tensor& parameter : group.params()) {

@@ -11,6 +11,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/graph_numbers.h"
 #include "muster/optim/kernels.h"
@@ -24,7 +25,7 @@ namespace {
 // The host knows within so many steps what the device has left out.
 constexpr size_t kRecentSteps = 64;
 
-std::vector<void*> parameters_with_gradients(torch::optim::Optimizer& optimizer) {
+std::vector<void*> parameters_with_gradients(Optimizer& optimizer) {
   std::vector<void*> found;
   for (const auto& group : optimizer.param_groups()) {
     for (const Tensor& parameter : with_gradients(group))
@@ -43,12 +44,12 @@ bool kernels_take(Torch& optimizer) {
   return hold_for_all(optimizer.param_groups(), fits);
 }
 
-Tensor number_on(const c10::Device& device) {
+Tensor number_on(const Device& device) {
   return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
 }
 
 // The steps that the device has left out, in memory that stays.
-Tensor& counted_on(LeftOut& left_out, const c10::Device& device) {
+Tensor& counted_on(LeftOut& left_out, const Device& device) {
   if (!left_out.steps.defined())
     left_out.steps = number_on(device);
   return left_out.steps;
@@ -67,7 +68,7 @@ void Fused<Torch>::add_param_group(const torch::optim::OptimizerParamGroup& grou
 
 // The closure makes the gradients that decide which step there is.
 template <class Torch>
-Tensor Fused<Torch>::step(torch::optim::Optimizer::LossClosure closure) {
+Tensor Fused<Torch>::step(Optimizer::LossClosure closure) {
   Tensor loss;
   if (closure) {
     const at::AutoGradMode enabled(true);
@@ -119,7 +120,7 @@ std::shared_ptr<GraphNumbers> Fused<Torch>::numbers_for_graph() {
       numbers->rates.emplace_back();
       continue;
     }
-    const c10::Device device = group.params()[0].device();
+    const Device device = group.params()[0].device();
     counted_on(left_out_, device);
     numbers->rates.push_back(number_on(device));
     for (const Tensor& parameter : group.params()) {

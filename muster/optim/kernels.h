@@ -8,8 +8,8 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 #include "muster/optim/graph_numbers.h"
 
@@ -43,12 +43,12 @@ void count_steps(torch::optim::AdamW& optimizer, void* parameter, int64_t steps)
 void count_steps(torch::optim::SGD& optimizer, void* parameter, int64_t steps);
 
 // The options of a group but for its rate.
-std::vector<double> options_of(const torch::optim::Adam& optimizer,
-                               const torch::optim::OptimizerParamGroup& group);
-std::vector<double> options_of(const torch::optim::AdamW& optimizer,
-                               const torch::optim::OptimizerParamGroup& group);
-std::vector<double> options_of(const torch::optim::SGD& optimizer,
-                               const torch::optim::OptimizerParamGroup& group);
+Doubles options_of(const torch::optim::Adam& optimizer,
+                   const torch::optim::OptimizerParamGroup& group);
+Doubles options_of(const torch::optim::AdamW& optimizer,
+                   const torch::optim::OptimizerParamGroup& group);
+Doubles options_of(const torch::optim::SGD& optimizer,
+                   const torch::optim::OptimizerParamGroup& group);
 
 // Whether the first step of a parameter leaves behind what a later one would not have.
 inline bool needs_its_first_step(const torch::optim::Adam&) {

@@ -21,7 +21,7 @@ bool is_for_kernels(const Tensor& parameter) {
 }
 
 bool are_on_one_gpu(const ParameterGroups& groups) {
-  std::optional<c10::Device> device;
+  std::optional<Device> device;
   return hold_for_all(groups, [&](const Tensor& parameter) {
     if (!device)
       device = parameter.device();

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/kernels.h"
 
@@ -27,8 +29,7 @@ bool hold_for_all(const ParameterGroups& groups, const Rule& rule) {
   const auto holds = [&](const Tensor& parameter) {
     return !parameter.grad().defined() || rule(parameter);
   };
-  return std::ranges::all_of(
-      groups, [&](const auto& group) { return std::ranges::all_of(group.params(), holds); });
+  return all_of(groups, [&](const auto& group) { return all_of(group.params(), holds); });
 }
 
 // Whether the kernels take the gradient: dense and real, of its parameter's type and device.
@@ -61,7 +62,7 @@ class Lots {
   auto end() const { return lots_.end(); }
 
  private:
-  std::map<std::tuple<c10::DeviceIndex, at::ScalarType, bool>, Lot> lots_;
+  std::map<std::tuple<c10::DeviceIndex, ScalarType, bool>, Lot> lots_;
 };
 
 // Counts of steps as kernels read them, one scalar a device and count. In a capture they are those

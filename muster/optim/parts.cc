@@ -8,8 +8,10 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 
 namespace muster::optim {
 
@@ -17,11 +19,11 @@ namespace {
 
 class MarkedTensors {
  public:
-  void mark(const Tensors& tensors, const std::vector<int>& numbers = {}) {
-    const std::lock_guard lock(mutex_);
+  void mark(const Tensors& tensors, const Ints& numbers = {}) {
+    const Lock lock(mutex_);
     std::erase_if(marks_, [](const auto& entry) { return entry.second.tensor.expired(); });
     for (const Tensor& tensor : tensors) {
-      const c10::weak_intrusive_ptr<c10::TensorImpl> weak(tensor.getIntrusivePtr());
+      const c10::weak_intrusive_ptr<TensorImpl> weak(tensor.getIntrusivePtr());
       const auto mark = marks_.try_emplace(tensor.unsafeGetTensorImpl(), Mark{weak}).first;
       ++mark->second.count;
       mark->second.numbers = numbers;
@@ -29,7 +31,7 @@ class MarkedTensors {
   }
 
   void unmark(const Tensors& tensors) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const Tensor& tensor : tensors) {
       const auto found = marks_.find(tensor.unsafeGetTensorImpl());
       if (found != marks_.end() && --found->second.count == 0)
@@ -39,26 +41,26 @@ class MarkedTensors {
 
   bool has(const Tensor& tensor) { return count_of(tensor) > 0; }
   int count_of(const Tensor& tensor) { return of(tensor, &Mark::count); }
-  std::vector<int> numbers_of(const Tensor& tensor) { return of(tensor, &Mark::numbers); }
+  Ints numbers_of(const Tensor& tensor) { return of(tensor, &Mark::numbers); }
 
  private:
   struct Mark {
-    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    c10::weak_intrusive_ptr<TensorImpl> tensor;
     int count = 0;
-    std::vector<int> numbers = {};  // of ranks
+    Ints numbers = {};  // of ranks
   };
 
   // A tensor without a mark has none of what a mark says.
   template <class Value>
   Value of(const Tensor& tensor, Value Mark::* value) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = marks_.find(tensor.unsafeGetTensorImpl());
     const bool is_marked = found != marks_.end() && !found->second.tensor.expired();
     return is_marked ? found->second.*value : Value();
   }
 
   std::mutex mutex_;
-  std::map<const c10::TensorImpl*, Mark> marks_;
+  std::map<const TensorImpl*, Mark> marks_;
 };
 
 struct AllMarks {
@@ -105,7 +107,7 @@ int claims_of_gradient(const Tensor& parameter) {
   return marks().claimed_gradients.count_of(parameter);
 }
 
-void mark_layer_parts(const Tensors& parameters, const std::vector<int>& ranks) {
+void mark_layer_parts(const Tensors& parameters, const Ints& ranks) {
   marks().layer_parts.mark(parameters, ranks);
 }
 
@@ -113,14 +115,14 @@ bool is_layer_part(const Tensor& parameter) {
   return marks().layer_parts.has(parameter);
 }
 
-std::vector<int> ranks_of_layer_parts(const Tensor& parameter) {
+Ints ranks_of_layer_parts(const Tensor& parameter) {
   return marks().layer_parts.numbers_of(parameter);
 }
 
 // Rank 0's part would replace the others', and with it the layer.
 void refuse_other_parts(const std::string& owner,
                         const Tensors& parameters,
-                        const std::vector<int>& ranks,
+                        const Ints& ranks,
                         int rank) {
   for (const Tensor& parameter : parameters) {
     for (const int other : ranks_of_layer_parts(parameter)) {

@@ -7,8 +7,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 
 namespace muster::optim {
@@ -29,15 +29,15 @@ int claims_of_gradient(const Tensor& parameter);
 
 // Parts of divided layers (tensor parallelism), whose gradients are whole for what the rank has.
 // `ranks` of the job have the other parts, and this one.
-void mark_layer_parts(const Tensors& parameters, const std::vector<int>& ranks);
+void mark_layer_parts(const Tensors& parameters, const Ints& ranks);
 bool is_layer_part(const Tensor& parameter);
 // The ranks of the job that have the layer's parts; none for a parameter that is whole.
-std::vector<int> ranks_of_layer_parts(const Tensor& parameter);
+Ints ranks_of_layer_parts(const Tensor& parameter);
 // Throws: invalid_argument, in the name of `owner`, where `ranks`, which are about to get the same
 // parameters, have other parts of one layer. `rank` is this one.
 void refuse_other_parts(const std::string& owner,
                         const Tensors& parameters,
-                        const std::vector<int>& ranks,
+                        const Ints& ranks,
                         int rank);
 
 // Whole parameters of a pipeline's stages, whose other stages lie on other ranks.

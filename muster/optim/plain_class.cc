@@ -21,7 +21,7 @@ bool is_type_of_one(const std::type_info& type) {
 
 }  // namespace
 
-bool is_plain(const torch::optim::Optimizer& optimizer) {
+bool is_plain(const Optimizer& optimizer) {
   return is_type_of_one<SGD,
                         Adam,
                         AdamW,

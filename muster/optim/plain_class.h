@@ -4,10 +4,12 @@
 
 #include <torch/optim/optimizer.h>
 
+#include "muster/base/torch_names.h"
+
 namespace muster::optim {
 
 // Whether the optimizer's class is one of torch::optim's or muster::optim's, and none derived from
 // it.
-bool is_plain(const torch::optim::Optimizer& optimizer);
+bool is_plain(const Optimizer& optimizer);
 
 }  // namespace muster::optim

@@ -7,9 +7,11 @@
 #include <optional>
 #include <tuple>
 #include <utility>
-#include <vector>
 
+#include "muster/base/contains.h"
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/kernels.h"
 #include "muster/optim/lots.h"
 
@@ -72,7 +74,7 @@ void sgd_on_lot(
 }  // namespace
 
 void take_step(torch::optim::SGD& optimizer, const StepKind& kind) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   size_t index = 0;
   for (auto& group : optimizer.param_groups()) {
     const Options& options = sgd_options(group);
@@ -102,8 +104,8 @@ std::optional<int64_t> count_of(torch::optim::SGD& /*optimizer*/, void* /*parame
 }
 void count_steps(torch::optim::SGD& /*optimizer*/, void* /*parameter*/, int64_t /*steps*/) {}
 
-std::vector<double> options_of(const torch::optim::SGD& /*optimizer*/,
-                               const torch::optim::OptimizerParamGroup& group) {
+Doubles options_of(const torch::optim::SGD& /*optimizer*/,
+                   const torch::optim::OptimizerParamGroup& group) {
   const Options& options = sgd_options(group);
   return {options.momentum(),
           options.dampening(),
@@ -114,8 +116,8 @@ std::vector<double> options_of(const torch::optim::SGD& /*optimizer*/,
 // With dampening the first momentum is the whole gradient. If that step were left out, the second
 // would find zeros.
 bool needs_its_first_step(torch::optim::SGD& optimizer) {
-  return std::ranges::any_of(optimizer.param_groups(),
-                             [](const auto& group) { return sgd_options(group).dampening() != 0; });
+  return any_of(optimizer.param_groups(),
+                [](const auto& group) { return sgd_options(group).dampening() != 0; });
 }
 
 }  // namespace muster::optim

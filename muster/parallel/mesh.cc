@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -30,7 +31,7 @@ ProcessGroup& Mesh::group(const std::string& axis) {
 // part in making each group, also one that they are not in.
 ProcessGroup Mesh::joined(const Strings& axes) {
   std::optional<ProcessGroup> mine;
-  for (const std::vector<int>& ranks : shape_.groups(axes))
+  for (const Ints& ranks : shape_.groups(axes))
     if (auto group = group_.new_group(ranks))
       mine = std::move(group);
   joined_.push_back(*mine);

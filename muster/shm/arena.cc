@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -61,12 +62,12 @@ void remember(std::byte* data, const Buffer& buffer) {
   static const int registered = ::pthread_atfork(before_fork, after_fork, in_forked_child);
   if (registered != 0)
     fail_errno("shared memory: pthread_atfork", registered);
-  const std::lock_guard lock(buffers().mutex);
+  const Lock lock(buffers().mutex);
   buffers().alive.emplace(data, buffer);
 }
 
 void forget(std::byte* data) {
-  const std::lock_guard lock(buffers().mutex);
+  const Lock lock(buffers().mutex);
   buffers().alive.erase(data);
 }
 
@@ -84,7 +85,7 @@ Arena::Arena(std::shared_ptr<SharedMemory> memory,
 
 std::shared_ptr<std::byte> Arena::allocate(size_t bytes) {
   const size_t size = Layout::pages(std::max<size_t>(bytes, 1));
-  const std::lock_guard lock(state_->mutex);
+  const Lock lock(state_->mutex);
   for (const auto& entry : state_->free) {
     const size_t offset = entry.first, room = entry.second;  // the entry goes
     if (room < size)
@@ -114,7 +115,7 @@ void Arena::State::give_back(size_t offset, size_t bytes) {
   if (rank_state != nullptr && rank_state->load() == RankState::gave_up)
     return;
   memory->release(offset, bytes);
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   auto next = free.lower_bound(offset);
   if (next != free.end() && offset + bytes == next->first) {
     bytes += next->second;

@@ -58,7 +58,7 @@ std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
   return std::move(peers_);
 }
 
-std::vector<int> Arrivals::missing_ranks() const {
+Ints Arrivals::missing_ranks() const {
   return filtered_indices<int>(peers_.size(), [this](int rank) { return is_missing(rank); });
 }
 

@@ -9,6 +9,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
+#include "muster/base/lists.h"
 
 namespace muster::shm {
 
@@ -39,7 +40,7 @@ class Arrivals {
   void accept_caller();
   void hear_callers();
   bool is_missing(int rank) const;
-  std::vector<int> missing_ranks() const;
+  Ints missing_ranks() const;
 
   int listener_;
   std::function<bool(int fd)> welcome_;

@@ -15,6 +15,7 @@
 #include "muster/base/divided_up.h"
 #include "muster/base/error.h"
 #include "muster/base/leaving.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster::shm {
@@ -57,7 +58,7 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
 std::string describe_shape(const Call& call) {
   if (call.num_dims >= 0) {
     const auto shown = std::min<int64_t>(call.num_dims, std::ssize(call.dims));
-    return cat(" [", join(std::vector<int64_t>(call.dims, call.dims + shown), ", "), "]");
+    return cat(" [", join(Int64s(call.dims, call.dims + shown), ", "), "]");
   }
   return call.kind == Kind::all_to_all ? "" : cat(", ", call.count, " elements");
 }

@@ -16,6 +16,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 
 namespace muster::shm {
@@ -41,7 +42,7 @@ bool is_readable(int fd) {
 std::shared_ptr<EndWatch> EndWatch::of_this_process() {
   static std::mutex mutex;
   static std::weak_ptr<EndWatch> existing;
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   auto watch = existing.lock();
   if (!watch || watch->is_copy())
     existing = watch = std::make_shared<EndWatch>();
@@ -112,7 +113,7 @@ std::optional<EndWatch::Watcher> EndWatch::watch_process(pid_t pid, OnEnd on_end
 }
 
 EndWatch::Watcher EndWatch::watch_connection(int fd, OnEnd on_end) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const Watcher watcher = next_++;
   Source source{.fd = fd};
   source.watchers.emplace(watcher, std::move(on_end));
@@ -140,7 +141,7 @@ void EndWatch::drop(Sources::iterator source) {
 void EndWatch::forget(Watcher watcher) {
   if (is_copy())
     return;  // the thread may have held the lock when this process was forked
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto source = std::ranges::find_if(
       sources_, [watcher](const auto& entry) { return entry.second.watchers.contains(watcher); });
   if (source == sources_.end())
@@ -155,7 +156,7 @@ void EndWatch::run() {
   epoll_event events[kEventsAtOnce];
   for (;;) {
     const int count = ::epoll_wait(events_.get(), events, std::size(events), -1);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kStop)
         return;

@@ -5,13 +5,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 
+#include "muster/base/callback.h"
 #include "muster/base/fd.h"
 #include "muster/base/no_copy.h"
 
@@ -20,7 +20,7 @@ namespace muster::shm {
 class EndWatch : NoCopy {
  public:
   // Called once, in the watch's thread; it may not call the watch.
-  using OnEnd = std::function<void()>;
+  using OnEnd = Callback;
   using Watcher = uint64_t;
 
   // The watch of this process. It is made for the first who asks, and goes with the last who holds

@@ -26,7 +26,9 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/shm/futex.h"
 #include "muster/shm/waiting.h"
@@ -99,7 +101,7 @@ Mailbox::Mailbox(Team& team)
 
 Mailbox::~Mailbox() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stop_ = true;
   }
   ring(team_.rank());
@@ -150,8 +152,7 @@ bool Mailbox::is_here() const {
 }
 
 bool Mailbox::is_busy() const {
-  return !receives_.empty() ||
-         std::ranges::any_of(sends_, [](const auto& queue) { return !queue.empty(); });
+  return !receives_.empty() || any_of(sends_, [](const auto& queue) { return !queue.empty(); });
 }
 
 // Without messages somebody rings when there are some. With some, their deadlines and the ranks'
@@ -169,7 +170,7 @@ milliseconds Mailbox::longest_nap() const {
 
 // Tells the callers whose messages have ended. It leaves the lock first: they may send again.
 void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
-  std::vector<std::function<void()>> callbacks;
+  std::vector<Callback> callbacks;
   callbacks.swap(callbacks_);
   lock.unlock();
   for (const auto& callback : callbacks)
@@ -251,8 +252,7 @@ void Mailbox::finish(Pending& pending, const std::exception_ptr& error) {
 }
 
 bool Mailbox::wants_from(int peer) const {
-  return std::ranges::any_of(receives_,
-                             [&](const Pending& wanted) { return wanted.is_from(peer); });
+  return any_of(receives_, [&](const Pending& wanted) { return wanted.is_from(peer); });
 }
 
 // Moves whatever can be moved; false where nothing could. A rank that has given up moves nothing:

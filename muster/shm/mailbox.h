@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/shm/collectives.h"
@@ -96,12 +97,12 @@ class Mailbox : NoCopy {
 
   Team& team_;
   std::mutex mutex_;
-  std::vector<std::deque<Pending>> sends_;        // by rank
-  std::vector<bool> open_;                        // channels whose pages exist
-  std::list<Pending> receives_;                   // in the order of posting
-  std::vector<Incoming> incoming_;                // by rank
-  std::vector<std::deque<Stray>> strays_;         // by rank
-  std::vector<std::function<void()>> callbacks_;  // of ended messages, to run without the lock
+  std::vector<std::deque<Pending>> sends_;  // by rank
+  std::vector<bool> open_;                  // channels whose pages exist
+  std::list<Pending> receives_;             // in the order of posting
+  std::vector<Incoming> incoming_;          // by rank
+  std::vector<std::deque<Stray>> strays_;   // by rank
+  std::vector<Callback> callbacks_;         // of ended messages, to run without the lock
   bool stop_ = false;
   std::thread thread_;
 };

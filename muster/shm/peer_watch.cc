@@ -17,7 +17,7 @@ uint64_t own_pid_namespace() {
   return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
-PeerWatch::PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death)
+PeerWatch::PeerWatch(const Met& met, int rank, By by, Callback on_death)
     : met_(met), on_death_(std::move(on_death)) {
   const uint64_t own_namespace = own_pid_namespace();
   for (int peer = 0; peer < met.layout.size; ++peer) {

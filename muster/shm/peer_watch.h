@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/no_copy.h"
 #include "muster/shm/end_watch.h"
 #include "muster/shm/meet.h"
@@ -22,7 +22,7 @@ class PeerWatch : NoCopy {
   // Watches all ranks of `met` but this one. By::process falls back to the connection of a rank
   // that it cannot see as a process, one of another PID namespace. `on_death` runs in the watch's
   // thread, after the mark was set. Throws: as EndWatch.
-  PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death);
+  PeerWatch(const Met& met, int rank, By by, Callback on_death);
 
   // Some rank is watched by its connection.
   bool needs_connections() const { return needs_connections_; }
@@ -39,7 +39,7 @@ class PeerWatch : NoCopy {
   };
 
   const Met& met_;
-  std::function<void()> on_death_;
+  Callback on_death_;
   bool needs_connections_ = false;
   Watchers watchers_;
 };

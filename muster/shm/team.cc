@@ -229,17 +229,17 @@ bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
   return true;
 }
 
-std::vector<int> Team::missing() const {
+Ints Team::missing() const {
   return filtered_indices(size(), [this](int rank) { return !has_come(rank); });
 }
 
-std::vector<int> Team::in_state(RankState state, const std::vector<int>& ranks) const {
+Ints Team::in_state(RankState state, const Ints& ranks) const {
   return filtered(ranks, [&](int rank) { return line(rank).state.load() == state; });
 }
 
 // Those who gave up or left are looked for before the dead: one that did so for a dead rank's sake
 // has seen it marked, and the dead rank is the first cause.
-std::string Team::failure(const std::vector<int>& missing) const {
+std::string Team::failure(const Ints& missing) const {
   const auto failed = in_state(RankState::gave_up, missing);
   const auto left = in_state(RankState::left, missing);
   for (int rank = 0; rank < size(); ++rank) {
@@ -276,9 +276,7 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
 }
 
 // Throws where there is no point in waiting for those who are late. They may have come meanwhile.
-void Team::check_going_on(const Step& what,
-                          const std::vector<int>& late,
-                          const Deadline& deadline) {
+void Team::check_going_on(const Step& what, const Ints& late, const Deadline& deadline) {
   if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
     throw failed_precondition(here(what), ": this rank has given up the group");
   }
@@ -304,9 +302,7 @@ void Team::check_going_on(const Step& what,
 
 // The first of those who have come speaks, so that it is said once. Where the team is one host's
 // part of a group, a rank that is late here may be waiting for a rank elsewhere.
-void Team::tell_of(const std::vector<int>& late,
-                   const Step& what,
-                   const LateRanks& late_ranks) const {
+void Team::tell_of(const Ints& late, const Step& what, const LateRanks& late_ranks) const {
   const auto came = filtered_indices(size(), [&](int rank) { return !contains(late, rank); });
   if (late.empty() || came.at(0) != rank_)
     return;

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/late_ranks.h"
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/rank_names.h"
 #include "muster/shm/layout.h"
@@ -82,7 +82,7 @@ class Team : NoCopy {
   void give_up();
 
   // The reason why those who are missing will not come; empty where they may.
-  std::string failure(const std::vector<int>& missing) const;
+  std::string failure(const Ints& missing) const;
 
   // Throws: failed_precondition when this rank has given up; peer_failed when another has, or has
   // ended.
@@ -105,12 +105,12 @@ class Team : NoCopy {
   bool has_come(int rank) const {
     return line(rank).arrived.load(std::memory_order_acquire) >= step_;
   }
-  std::vector<int> missing() const;
+  Ints missing() const;
   void check_states(const Step& what, bool (*is_wrong)(RankState)) const;
-  std::vector<int> in_state(RankState state, const std::vector<int>& ranks) const;
-  void check_going_on(const Step& what, const std::vector<int>& late, const Deadline& deadline);
+  Ints in_state(RankState state, const Ints& ranks) const;
+  void check_going_on(const Step& what, const Ints& late, const Deadline& deadline);
   void sleep_for(int peer, const Deadline& deadline);
-  void tell_of(const std::vector<int>& late, const Step& what, const LateRanks& late_ranks) const;
+  void tell_of(const Ints& late, const Step& what, const LateRanks& late_ranks) const;
 
   Met met_;
   int rank_;

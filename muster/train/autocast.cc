@@ -4,9 +4,11 @@
 
 #include <ATen/autocast_mode.h>
 
+#include "muster/base/torch_names.h"
+
 namespace muster {
 
-Autocast::Autocast(c10::DeviceType device, c10::ScalarType type, bool enabled)
+Autocast::Autocast(c10::DeviceType device, ScalarType type, bool enabled)
     : device_(device),
       type_before_(at::autocast::get_autocast_dtype(device)),
       enabled_before_(at::autocast::is_autocast_enabled(device)) {

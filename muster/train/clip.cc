@@ -9,6 +9,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/parts.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
@@ -74,13 +75,13 @@ void refuse_stages(const char* call, const Tensors& parameters) {
 Tensor grad_norm(const Tensors& parameters, double norm_type) {
   expect_for_clipping(norm_type > 0, "grad_norm", "a norm_type above 0", norm_type);
   expect_whole_parameters("grad_norm", parameters);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   return norm_of(gradient_values(parameters), norm_type);
 }
 
 void clip_grads_with_norm(const Tensors& parameters, double max_norm, const Tensor& norm) {
   expect_for_clipping(max_norm >= 0, "clip_grad_norm", "a max_norm of 0 or more", max_norm);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   // Python computes number / tensor like this. Multiplying by 1 costs less than asking the GPU
   // whether the factor is 1.
   const Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
@@ -93,7 +94,7 @@ Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_ty
   expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
   expect_whole_parameters("clip_grad_norm", parameters);
   refuse_stages("clip_grad_norm", parameters);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   Tensor norm = norm_of(gradient_values(parameters), norm_type);
   clip_grads_with_norm(parameters, max_norm, norm);
   return norm;
@@ -102,7 +103,7 @@ Tensor clip_grad_norm(const Tensors& parameters, double max_norm, double norm_ty
 // The bounds are applied in place, one kernel a lot.
 void clip_grad_value(const Tensors& parameters, double value) {
   expect_for_clipping(value > 0, "clip_grad_value", "a value above 0", value);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const auto& lot : by_device_and_type(gradient_values(parameters))) {
     at::_foreach_clamp_min_(lot, -value);
     at::_foreach_clamp_max_(lot, value);

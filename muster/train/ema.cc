@@ -18,6 +18,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/checkpoint/training/swapped_weights.h"
@@ -40,11 +41,11 @@ void check_ema_options(double decay, const EmaOptions& options) {
 
 // Tells that a weight is no longer what was averaged.
 [[noreturn]] void refuse_other_weight(const std::string& name,
-                                      at::ScalarType averaged_type,
+                                      ScalarType averaged_type,
                                       const Tensor& average,
                                       const Tensor& weight) {
-  const auto kind_of = [](at::ScalarType type, const Tensor& tensor) {
-    return cat(c10::toString(type), " [", sizes_text(tensor), "]");
+  const auto kind_of = [](ScalarType type, const Tensor& tensor) {
+    return cat(toString(type), " [", sizes_text(tensor), "]");
   };
   throw failed_precondition(
       "ema: expected '",
@@ -57,8 +58,8 @@ void check_ema_options(double decay, const EmaOptions& options) {
 }
 
 // A step of 1 - decay is less than half a bit of such types, and would be lost.
-at::ScalarType average_type(const Tensor& weight) {
-  const at::ScalarType type = weight.scalar_type();
+ScalarType average_type(const Tensor& weight) {
+  const ScalarType type = weight.scalar_type();
   return at::isReducedFloatingType(type) ? at::kFloat : type;
 }
 
@@ -69,11 +70,11 @@ struct AverageLot {
 
 // Moves the averages towards the weights. A device may have one kernel for a list of one type.
 void lerp_in_lots(const Tensors& averages, const Tensors& weights, double part) {
-  using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>;
+  using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, ScalarType>;
   std::map<Kind, AverageLot> lots;
   for (const size_t i : indices_of(averages)) {
     const Tensor& average = averages[i];
-    const c10::Device device = average.device();
+    const Device device = average.device();
     AverageLot& lot = lots[{device.type(), device.index(), average.scalar_type()}];
     lot.averages.push_back(average);
     lot.weights.push_back(weights[i].to(average.scalar_type()));  // the same one, if it has it
@@ -83,7 +84,7 @@ void lerp_in_lots(const Tensors& averages, const Tensors& weights, double part) 
 }
 
 // Returns a model's parameters and buffers, each as a whole piece.
-TensorPieces weights_of(const torch::nn::Module& model) {
+TensorPieces weights_of(const Module& model) {
   TensorPieces weights;
   for (const auto& item : model.named_parameters())
     if (item.value().defined())
@@ -129,7 +130,7 @@ void keep_changes(const Tensor& average, const Tensor& now) {
 
 }  // namespace
 
-Ema::Ema(torch::nn::Module& model, double decay, const EmaOptions& options)
+Ema::Ema(Module& model, double decay, const EmaOptions& options)
     : Ema(weights_of(model), decay, options) {}
 
 Ema::Ema(const TensorPieces& weights, double decay, const EmaOptions& options)
@@ -193,7 +194,7 @@ void Ema::update() {
     warn_if_left_out();
   if (++calls_ % options_.every != 0)
     return;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   require_averaged_modules();
   follow_weights();
   const double n = as_number(updates_);
@@ -236,7 +237,7 @@ void Ema::begin_swap() {
     follow_device(kept_[i], weights_[i]);
   }
   if (updates_ == 0) {
-    const at::NoGradGuard no_grad;
+    const NoGradGuard no_grad;
     copy_all(kept_, weights_);
   }
   exchange();
@@ -253,7 +254,7 @@ void Ema::end_swap() {
 // Contents are exchanged, and not pointers: whoever holds a parameter, or has views of its memory,
 // has the average too. Weights in one memory are all read before any is written.
 void Ema::exchange() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   aside_.resize(weights_.size());
   for (const Indices& together : by_storage(weights_)) {
     Tensors before = mapped(together, [&](const size_t i) { return weights_[i].clone(); });
@@ -320,7 +321,7 @@ void Ema::load_state(const SavedState& state) {
                            sizes_text(saved),
                            "]; load the state of the same model");
   }
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const auto& [name, average] : averages_)
     average.copy_(state.tensor("ema", name));
   calls_ = calls;

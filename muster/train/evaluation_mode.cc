@@ -7,6 +7,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -22,7 +23,7 @@ void share_buffers(const Model& model, ProcessGroup& group) {
 }  // namespace
 
 // Parents come first: train() sets the mode of everything inside.
-EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) {
+EvaluationMode::EvaluationMode(Module& model, ProcessGroup& group) {
   share_buffers(model, group);
   auto inside = mapped(model.modules(/*include_self=*/false),
                        [](const auto& module) { return std::pair(module, module->is_training()); });

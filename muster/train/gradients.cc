@@ -9,15 +9,16 @@
 #include <unordered_set>
 #include <utility>
 
+#include "muster/base/torch_names.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {
 
 // A parameter that is listed twice has one gradient, which counts once.
 Tensors gradient_values(const Tensors& parameters) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   Tensors found;
-  std::unordered_set<const c10::TensorImpl*> seen;
+  std::unordered_set<const TensorImpl*> seen;
   for (const Tensor& parameter : parameters) {
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;
@@ -46,7 +47,7 @@ std::vector<Tensors> by_device_and_type(const Tensors& tensors) {
 }
 
 void multiply(const Tensors& gradients, const Tensor& factor) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const auto& lot : by_device_and_type(gradients)) {
     const Tensor here = copied_to(lot[0].device(), factor);
     // One kernel takes all of a lot where the factor has its type.
@@ -56,7 +57,7 @@ void multiply(const Tensors& gradients, const Tensor& factor) {
 
 // Each lot says on its own device whether it found one; the answers meet on the scale's.
 Tensor multiply_and_find_nonfinite(const Tensors& gradients, const Tensor& inverse_scale) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   Tensor found = at::zeros({}, inverse_scale.options());
   Tensors real;  // the kernel does not know complex numbers
   real.reserve(gradients.size());
@@ -64,7 +65,7 @@ Tensor multiply_and_find_nonfinite(const Tensors& gradients, const Tensor& inver
     real.push_back(gradient.is_complex() ? at::view_as_real(gradient) : gradient);
   for (const auto& lot : by_device_and_type(real)) {
     // The kernel wants scale and result on the device of the lot.
-    const c10::Device device = lot[0].device();
+    const Device device = lot[0].device();
     if (device == found.device()) {
       at::_amp_foreach_non_finite_check_and_unscale_(lot, found, inverse_scale);
       continue;

@@ -19,6 +19,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/join_rounds.h"
@@ -57,14 +58,14 @@ bool has_same_rows(const Tensors& batch, const Tensors& first) {
 }
 
 template <class Use>
-void for_each_module(torch::nn::Module& module, const Use& use) {
+void for_each_module(Module& module, const Use& use) {
   use(module);
   for (const auto& child : module.children())
     for_each_module(*child, use);
 }
 
-void describe_module(torch::nn::Module& module, std::vector<uint64_t>& into) {
-  for_each_module(module, [&](torch::nn::Module& one) {
+void describe_module(Module& module, std::vector<uint64_t>& into) {
+  for_each_module(module, [&](Module& one) {
     into.push_back(one.is_training() ? 1 : 0);
     for (const Tensor& parameter : one.parameters(/*recurse=*/false)) {
       into.push_back(optim::address_of(parameter));
@@ -83,9 +84,9 @@ TrainStepOptions without_averages(TrainStepOptions options) {
   return options;
 }
 
-c10::Device device_of(const Optimizers& optimizers) {
-  std::optional<c10::Device> found;
-  for (const torch::optim::Optimizer* optimizer : optimizers) {
+Device device_of(const Optimizers& optimizers) {
+  std::optional<Device> found;
+  for (const Optimizer* optimizer : optimizers) {
     for (const auto& group : optimizer->param_groups()) {
       for (const Tensor& parameter : group.params()) {
         if (found && *found != parameter.device())
@@ -94,7 +95,7 @@ c10::Device device_of(const Optimizers& optimizers) {
       }
     }
   }
-  return found.value_or(c10::Device(c10::kCPU));
+  return found.value_or(Device(c10::kCPU));
 }
 
 }  // namespace
@@ -151,7 +152,7 @@ void GraphedStep::check_models() const {
     if (!obstacle.empty())
       refuse("a model wrapped with what a graph can have", obstacle);
   }
-  if (std::ranges::any_of(step_->parameters_, optim::has_divided_gradient))
+  if (any_of(step_->parameters_, optim::has_divided_gradient))
     refuse("a model whose gradients are whole on each rank",
            "a fully sharded one, or one of a ShardedOptimizer with .gradients");
 }
@@ -339,7 +340,7 @@ void GraphedStep::launch(const LossOfInputs& loss_of) {
 
 Tensor GraphedStep::replay(const Tensors& inputs) {
   const Span span("step", Category::compute);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   step_->tell_of_earlier_steps();
   for (const size_t i : indices_of(inputs))
     inputs_[i].copy_(inputs[i], /*non_blocking=*/true);

@@ -18,6 +18,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/saved_state.h"
 #include "muster/train/device_copy.h"
 
@@ -89,7 +90,7 @@ Tensor predicted_classes(const Tensor& predicted, const Tensor& labels, int64_t 
                   "logits […, ",
                   classes,
                   "] or whole numbers […], and labels […], got ",
-                  c10::toString(predicted.scalar_type()),
+                  toString(predicted.scalar_type()),
                   " [",
                   sizes_text(predicted),
                   "] and [",
@@ -113,7 +114,7 @@ void SumMetric::add_sums(const Tensor& more) {
                     sizes_text(more),
                     "]; give the constructor their shape");
   }
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor value = more.detach().to(at::kDouble);
   here_ = here_.defined() ? here_ + copied_to(here_.device(), value) : value;
   of_all_ = Tensor();
@@ -141,7 +142,7 @@ double SumMetric::ratio() const {
 }
 
 void Mean::add(const Tensor& values) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor sum = values.detach().to(at::kDouble).sum();
   add_sums(pair_of(sum, number_like(as_number(values.numel()), sum)));
 }
@@ -150,7 +151,7 @@ void Mean::add(const Tensor& values) {
 void Mean::add(const Tensor& mean, const Tensor& count) {
   check_is_number("mean", mean);
   check_is_number("count", count);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor value = mean.detach().to(at::kDouble).reshape({});
   const Tensor weight = copied_to(mean.device(), count.detach()).to(at::kDouble).reshape({});
   add_sums(pair_of(at::where(weight.gt(0), value * weight, at::zeros_like(value)), weight));
@@ -174,7 +175,7 @@ Accuracy::Accuracy(const AccuracyOptions& options) : SumMetric({3}), options_(op
 }
 
 void Accuracy::add(const Tensor& logits, const Tensor& labels) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor hits = label_hits("accuracy", logits, labels, options_.top);
   const Tensor counts = counted(labels, options_.ignore_index);
   const Tensor outside = labels.lt(0).logical_or(labels.ge(logits.size(-1)));
@@ -205,7 +206,7 @@ ConfusionMatrix::ConfusionMatrix(int64_t classes, std::optional<int64_t> ignore_
 }
 
 void ConfusionMatrix::add(const Tensor& predicted, const Tensor& labels) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const auto in_range = [&](const Tensor& classes) {
     return classes.ge(0).logical_and(classes.lt(classes_));
   };

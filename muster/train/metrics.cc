@@ -28,6 +28,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/metric.h"
@@ -195,7 +196,7 @@ void Metrics::mean(const std::string& name, const Tensor& value, double count) {
   check_count(name, count);
   if (count == 0 || value.numel() == 0)
     return add(name, Kind::mean, 0, 0);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   add(name, Kind::mean, in_double(value).sum() * count, count * as_number(value.numel()));
 }
 
@@ -207,7 +208,7 @@ void Metrics::mean(const std::string& name, double value, double count) {
 }
 
 void Metrics::sum(const std::string& name, const Tensor& value) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   add(name, Kind::sum, in_double(value).sum(), 1);
 }
 
@@ -218,7 +219,7 @@ void Metrics::sum(const std::string& name, double value) {
 void Metrics::max(const std::string& name, const Tensor& value) {
   if (value.numel() == 0)
     return add(name, Kind::max, nothing(Kind::max), 0);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   add(name, Kind::max, in_double(value).max(), 1);
 }
 
@@ -229,7 +230,7 @@ void Metrics::max(const std::string& name, double value) {
 void Metrics::min(const std::string& name, const Tensor& value) {
   if (value.numel() == 0)
     return add(name, Kind::min, nothing(Kind::min), 0);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   add(name, Kind::min, in_double(value).min(), 1);
 }
 
@@ -242,7 +243,7 @@ void Metrics::accuracy(const std::string& name,
                        const Tensor& labels,
                        int64_t k,
                        std::optional<int64_t> ignore_index) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor hits = label_hits(cat("metrics: '", name, "'"), logits, labels, k);
   if (!ignore_index)
     return add(name, Kind::mean, hits.sum().to(at::kDouble), as_number(labels.numel()));

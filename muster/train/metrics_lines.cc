@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 
+#include "muster/base/lock.h"
+
 namespace muster {
 
 namespace {
@@ -24,18 +26,18 @@ std::map<std::string, FileLines> g_files;  // by path
 }  // namespace
 
 int64_t last_written(const std::string& path) {
-  const std::lock_guard lock(g_mutex);
+  const Lock lock(g_mutex);
   return g_files[path].written;
 }
 
 void note_written(const std::string& path, int64_t step) {
-  const std::lock_guard lock(g_mutex);
+  const Lock lock(g_mutex);
   g_files[path].written = step;
 }
 
 // A training that begins again, or was saved without a line, is asked at its first line.
 void note_beginning(const std::string& path, Beginning beginning, int64_t last) {
-  const std::lock_guard lock(g_mutex);
+  const Lock lock(g_mutex);
   const bool is_known = beginning == Beginning::from_saved_one && last >= 0;
   g_files[path] = {.written = last,
                    .is_told = true,
@@ -46,7 +48,7 @@ void note_beginning(const std::string& path, Beginning beginning, int64_t last) 
 // Nothing is cut twice: note_cut() follows.
 std::optional<int64_t> cut_due(const std::string& path, int64_t step) {
   const int64_t resumes = ResumedTraining::of_process().times();
-  const std::lock_guard lock(g_mutex);
+  const Lock lock(g_mutex);
   const FileLines& file = g_files[path];
   if (file.cut_after)
     return file.cut_after;
@@ -58,7 +60,7 @@ std::optional<int64_t> cut_due(const std::string& path, int64_t step) {
 
 void note_cut(const std::string& path) {
   const int64_t resumes = ResumedTraining::of_process().times();
-  const std::lock_guard lock(g_mutex);
+  const Lock lock(g_mutex);
   FileLines& file = g_files[path];
   file.cut_after.reset();
   file.cuts_at_first_line = false;

@@ -20,7 +20,7 @@ namespace {
 
 // What must be alike: the type, and the shape of a row.
 std::string row_text(const Tensor& tensor, bool of_one_shape) {
-  const std::string type = c10::toString(tensor.scalar_type());
+  const std::string type = toString(tensor.scalar_type());
   return of_one_shape ? cat(type, " [", join(tensor.sizes().slice(1), ", "), "]") : type;
 }
 

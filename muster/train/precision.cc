@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/parts.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
@@ -22,7 +23,7 @@ namespace muster {
 namespace {
 
 // Throws: invalid_argument for another name.
-c10::ScalarType type_named(const std::string& name) {
+ScalarType type_named(const std::string& name) {
   if (name == "fp32")
     return c10::kFloat;
   if (name == "bf16")
@@ -68,7 +69,7 @@ constexpr double kLeastScale = 1;
 
 // Tries what most models are made of, forward and backward, so that a device that cannot do it says
 // so before the training begins. The tensors are ones, so that no generator moves.
-void try_kernels(c10::Device device, const std::string& name) {
+void try_kernels(Device device, const std::string& name) {
   const auto type = type_named(name);
   try {
     const at::AutoGradMode with_gradients(true);
@@ -97,7 +98,7 @@ void try_kernels(c10::Device device, const std::string& name) {
 
 }  // namespace
 
-Precision::Precision(c10::Device device, const PrecisionOptions& options)
+Precision::Precision(Device device, const PrecisionOptions& options)
     : device_(device), options_(options), is_asked_(std::make_shared<bool>(false)) {
   const auto type = type_named(options.type);
   check_scale_options(options);
@@ -110,7 +111,7 @@ Precision::Precision(c10::Device device, const PrecisionOptions& options)
   growth_tracker_ = at::zeros({}, place.dtype(c10::kInt));
 }
 
-Precision::Precision(c10::Device device, std::string_view type)
+Precision::Precision(Device device, std::string_view type)
     : Precision(device, PrecisionOptions{.type = std::string(type)}) {}
 
 Autocast Precision::autocast() const {
@@ -138,7 +139,7 @@ bool Precision::is_unscaled(const Tensor& parameter) const {
   });
 }
 
-void Precision::unscale(torch::optim::Optimizer& optimizer) {
+void Precision::unscale(Optimizer& optimizer) {
   const auto parameters = parameters_of(optimizer);
   require_scaled(parameters);
   unscale(parameters);
@@ -217,7 +218,7 @@ bool Precision::found_nonfinite(const Tensors& parameters) const {
 }
 
 // An optimizer that has a parameter twice would step twice on it.
-bool Precision::step(torch::optim::Optimizer& optimizer) {
+bool Precision::step(Optimizer& optimizer) {
   const auto parameters = parameters_of(optimizer);
   require_each_once("precision", parameters, shape_as_name);
   if (scales() && !stepped_.insert(&optimizer).second) {

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "muster/base/byte_reader.h"
+#include "muster/base/callback.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
@@ -63,7 +65,7 @@ PredictionExchange::PredictionExchange(ProcessGroup& group, PredictionExchangeOp
       rows_(options_.dataset_size, /*of_one_shape=*/!options_.in_pieces),
       skipped_told_(options_.skipped_before) {}
 
-void PredictionExchange::run(const std::function<void()>& body) {
+void PredictionExchange::run(const Callback& body) {
   try {
     body();
   } catch (...) {
@@ -131,7 +133,7 @@ void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
   std::vector<Said> all = mapped(group_.all_gather_bytes(message(mine, is_over), "predict"),
                                  [&](const std::string& text) { return read(text); });
   fail_if_any(all);
-  are_over_ = std::ranges::all_of(all, &Said::is_over);
+  are_over_ = all_of(all, &Said::is_over);
   const auto count = [](const Said& said) {
     return said.shapes.size();
   };

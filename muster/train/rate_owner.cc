@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 struct RateOwners {
   std::mutex mutex;
-  std::map<const torch::optim::Optimizer*, std::weak_ptr<const RateOwner>> owners;
+  std::map<const Optimizer*, std::weak_ptr<const RateOwner>> owners;
 
   // It is never destroyed: a program may have a schedule that lives until its end.
   static RateOwners& instance() {
@@ -27,9 +28,9 @@ struct RateOwners {
 
 }  // namespace
 
-std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, std::string kind) {
+std::shared_ptr<RateOwner> own_rates(const Optimizer& optimizer, std::string kind) {
   auto& all = RateOwners::instance();
-  const std::lock_guard lock(all.mutex);
+  const Lock lock(all.mutex);
   Doubles rates = rates_of_groups(optimizer);
   const std::shared_ptr<const RateOwner> owner = all.owners[&optimizer].lock();
   if (owner && owner->rates == rates) {

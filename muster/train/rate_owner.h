@@ -8,6 +8,7 @@
 #include <string>
 
 #include "muster/base/lists.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -18,6 +19,6 @@ struct RateOwner {
 
 // Makes the owner of the optimizer's rates. The optimizer is free again when the last copy of what
 // is returned goes. Throws: failed_precondition if it has an owner whose rates it still has.
-std::shared_ptr<RateOwner> own_rates(const torch::optim::Optimizer& optimizer, std::string kind);
+std::shared_ptr<RateOwner> own_rates(const Optimizer& optimizer, std::string kind);
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
 
 namespace muster {
@@ -14,8 +15,8 @@ namespace {
 
 // Rates are compared as text: ranks then differ exactly where the error shows a difference.
 std::string rates_of(const Optimizers& optimizers) {
-  const auto rates = concatenated(
-      optimizers, [](torch::optim::Optimizer* optimizer) { return rates_of_groups(*optimizer); });
+  const auto rates =
+      concatenated(optimizers, [](Optimizer* optimizer) { return rates_of_groups(*optimizer); });
   return join(rates, ", ");
 }
 

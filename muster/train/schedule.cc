@@ -12,6 +12,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
 #include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/train/rate_owner.h"
@@ -37,7 +38,7 @@ void check_groups(const char* what, const SavedState& state, size_t others, size
 
 }  // namespace
 
-Schedule::Schedule(torch::optim::Optimizer& optimizer, Rate rate)
+Schedule::Schedule(Optimizer& optimizer, Rate rate)
     : optimizer_(optimizer),
       owner_(own_rates(optimizer, "Schedule")),
       rate_(std::move(rate)),
@@ -105,7 +106,7 @@ void Schedule::load_state(const SavedState& state) {
   apply();
 }
 
-Plateau::Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options)
+Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
     : optimizer_(optimizer),
       options_(options),
       best_(options.larger_is_better ? -kInfinity : kInfinity) {

@@ -21,6 +21,7 @@
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/resumed_training.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/optim/plain_class.h"
@@ -64,8 +65,7 @@ class FreezeGuard : NoCopy {
 
 // Returns the parameters of all optimizers, in their order.
 Tensors parameters_of_all(const Optimizers& optimizers) {
-  return concatenated(optimizers,
-                      [](torch::optim::Optimizer* optimizer) { return parameters_of(*optimizer); });
+  return concatenated(optimizers, [](Optimizer* optimizer) { return parameters_of(*optimizer); });
 }
 
 // Whether the optimizers still have these parameters and no others.
@@ -78,7 +78,7 @@ bool has_the_same(const Tensors& parameters, const Optimizers& optimizers) {
 
 // Refuses parameters that this step is to train and to leave alone.
 void check_not_frozen(const Tensors& trained, const StepModels& frozen) {
-  auto seen = mapped_to<std::set<const c10::TensorImpl*>>(
+  auto seen = mapped_to<std::set<const TensorImpl*>>(
       trained, [&](const Tensor& parameter) { return parameter.unsafeGetTensorImpl(); });
   for (const StepModel& model : frozen) {
     for (const auto& item : model.module().named_parameters()) {
@@ -144,7 +144,7 @@ void check_loss_is_scalar(const Tensor& loss, const std::string& place) {
 // class that is derived from them may have a step() of its own, which is to be called.
 std::vector<optim::DeviceStep*> device_steps_of(const Optimizers& optimizers) {
   std::vector<optim::DeviceStep*> found;
-  for (torch::optim::Optimizer* optimizer : optimizers) {
+  for (Optimizer* optimizer : optimizers) {
     auto* const device_step = dynamic_cast<optim::DeviceStep*>(optimizer);
     if (device_step == nullptr || !optim::is_plain(*optimizer))
       return {};
@@ -155,7 +155,7 @@ std::vector<optim::DeviceStep*> device_steps_of(const Optimizers& optimizers) {
 
 // Refuses LBFGS, which evaluates the loss as often as it likes in its own step.
 void check_steps_alone(const Optimizers& optimizers) {
-  for (const torch::optim::Optimizer* optimizer : optimizers) {
+  for (const Optimizer* optimizer : optimizers) {
     if (dynamic_cast<const torch::optim::LBFGS*>(optimizer) == nullptr)
       continue;
     throw invalid_argument(
@@ -444,7 +444,7 @@ void TrainStep::step_optimizers() {
     for (optim::DeviceStep* const optimizer : device_steps_)
       optimizer->step_unless(late_.leaves_out());
   } else {
-    for (torch::optim::Optimizer* const optimizer : optimizers_)
+    for (Optimizer* const optimizer : optimizers_)
       optimizer->step();
   }
   at::autocast::clear_cache();  // a guard around the loop would go on with the weights of before

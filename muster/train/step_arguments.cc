@@ -9,6 +9,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/optim/parts.h"
 #include "muster/train/gradients.h"
@@ -18,7 +19,7 @@ namespace muster {
 
 namespace {
 
-using ParameterSet = std::set<const c10::TensorImpl*>;
+using ParameterSet = std::set<const TensorImpl*>;
 
 // The parameters of the models of which `is_wanted` is true. Tensors are told apart by their
 // implementation.
@@ -70,7 +71,7 @@ void check_trains_models(const StepModels& models, const Optimizers& optimizers)
            optim::has_divided_gradient(parameter);
   };
   size_t place = 0;
-  for (torch::optim::Optimizer* optimizer : optimizers) {
+  for (Optimizer* optimizer : optimizers) {
     const auto parameters = parameters_of(*optimizer);
     const bool may_be_empty = parameters.empty() && has_divided_gradients(models);
     if (!may_be_empty && none_of(parameters, is_of_models)) {
@@ -163,7 +164,7 @@ void check_way_back(const TrainStepOptions& options) {
 // Such a schedule would change another step's rates as often as this one steps.
 void check_schedules(const Several<Schedule>& schedules, const Optimizers& optimizers) {
   for (Schedule* const schedule : schedules) {
-    const bool is_of_these = any_of(optimizers, [&](const torch::optim::Optimizer* optimizer) {
+    const bool is_of_these = any_of(optimizers, [&](const Optimizer* optimizer) {
       return optimizer == &schedule->optimizer();
     });
     if (is_of_these)

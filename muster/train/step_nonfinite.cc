@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/parts.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"
@@ -40,7 +41,7 @@ bool has_nonfinite(const Tensor& gradient) {
 bool TrainStep::decides_late() const {
   if (scales() || options_.on_nonfinite != OnNonfinite::stop || device_steps_.empty())
     return false;
-  const c10::Device device = loss_.device();
+  const Device device = loss_.device();
   bool has_gradients = false;
   for (const Tensor& parameter : parameters_) {
     if (!parameter.grad().defined())

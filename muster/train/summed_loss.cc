@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {
@@ -58,12 +59,12 @@ Tensor mean_of(const SummedLoss& loss) {
 // A half's range is too small for the unit of many losses.
 Tensor LossCounts::add(const SummedLoss& loss, std::optional<ProcessGroup>& group) {
   note(loss.count, group);
-  const at::ScalarType type = c10::promoteTypes(loss.sum.scalar_type(), at::kFloat);
+  const ScalarType type = c10::promoteTypes(loss.sum.scalar_type(), at::kFloat);
   return loss.sum.to(type) / copied_to(loss.sum.device(), unit_).to(type);
 }
 
 void LossCounts::note(const Tensor& count, std::optional<ProcessGroup>& group) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   if (!unit_.defined())
     unit_ = not_zero(sum_over_ranks(count, group) / size_of(group)).log2().floor().exp2();
   count_ = count_.defined() ? count_ + count : count;
@@ -78,7 +79,7 @@ void LossCounts::set_unit(double unit) {
 }
 
 LossCounts::Factors LossCounts::factors(std::optional<ProcessGroup>& group) const {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor all = not_zero(sum_over_ranks(count_, group));
   const Tensor unit = copied_to(all.device(), unit_);
   return {.averaged = unit * size_of(group) / all, .own = unit / not_zero(count_)};

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "muster/base/clock.h"
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/json_words.h"
 #include "muster/base/strings.h"
@@ -23,8 +24,7 @@ namespace {
 constexpr milliseconds kToEnd{200};  // of a process that has closed its connections
 
 bool mentions(const std::string& text, std::initializer_list<const char*> words) {
-  return std::ranges::any_of(
-      words, [&](const char* word) { return text.find(word) != std::string::npos; });
+  return any_of(words, [&](const char* word) { return text.find(word) != std::string::npos; });
 }
 
 // Returns Gloo's text without the source file before what happened and the advice after it.
@@ -98,7 +98,7 @@ void rethrow_translated(const std::string& what) {
   }
 }
 
-void translate_failures(const std::string& what, const std::function<void()>& body) {
+void translate_failures(const std::string& what, const Callback& body) {
   try {
     body();
   } catch (...) {

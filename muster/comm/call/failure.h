@@ -2,15 +2,16 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <string>
+
+#include "muster/base/callback.h"
 
 namespace muster {
 
 // Runs `body`; whatever it throws that is no muster::Error comes out as one: peer_failed for lost
 // connections, timeout for deadlines, unavailable for rendezvous failures, else backend_failed. The
 // message begins with `what`.
-void translate_failures(const std::string& what, const std::function<void()>& body);
+void translate_failures(const std::string& what, const Callback& body);
 
 // A handler calls it to throw on what it has caught, translated: `what` is put together for a
 // failure only.

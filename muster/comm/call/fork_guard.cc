@@ -14,6 +14,7 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -58,12 +59,12 @@ uint64_t watched_forks() {
 ForkMark::ForkMark() : forks_(watched_forks()) {}
 
 ForkGuard::ForkGuard(c10d::Backend& backend) : backend_(backend) {
-  const std::lock_guard lock(backends().mutex);
+  const Lock lock(backends().mutex);
   backends().alive.insert(&backend);
 }
 
 ForkGuard::~ForkGuard() {
-  const std::lock_guard lock(backends().mutex);
+  const Lock lock(backends().mutex);
   backends().alive.erase(&backend_);
 }
 

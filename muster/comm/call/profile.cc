@@ -8,19 +8,21 @@
 #include <memory>
 #include <utility>
 
+#include "muster/base/torch_names.h"
+
 namespace muster {
 
 bool profiler_looks_on() {
   return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
 }
 
-std::function<void()> begin_event(const std::string& title, const Tensors& tensors) {
+Callback begin_event(const std::string& title, const Tensors& tensors) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
   if (!callbacks)
     return {};
   const auto event = std::make_shared<at::RecordFunction>(std::move(*callbacks));
   event->_setAsync();
-  const std::vector<c10::IValue> inputs(tensors.begin(), tensors.end());
+  const std::vector<IValue> inputs(tensors.begin(), tensors.end());
   event->before(title, &inputs);
   return at::wrapPropagateTLSState([event] { event->end(); });
 }

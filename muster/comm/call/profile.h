@@ -4,10 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
@@ -17,6 +17,6 @@ bool profiler_looks_on();
 
 // Begins the event `title`, with the shapes of `tensors`, where a profiler looks on. The function
 // that it returns ends the event, once, in any thread; it is empty where no profiler looks on.
-std::function<void()> begin_event(const std::string& title, const Tensors& tensors);
+Callback begin_event(const std::string& title, const Tensors& tensors);
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "muster/base/clock.h"
+#include "muster/base/lock.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -57,7 +58,7 @@ std::string names_of(const std::vector<RankProcess>& processes) {
 }  // namespace
 
 void remember_rank_processes(const std::vector<RankProcess>& ranks) {
-  const std::lock_guard lock(g_mutex);
+  const Lock lock(g_mutex);
   g_known.clear();
   for (const RankProcess& rank : ranks) {
     if (const auto started = start_of(rank.pid))
@@ -66,7 +67,7 @@ void remember_rank_processes(const std::vector<RankProcess>& ranks) {
 }
 
 std::vector<RankProcess> ended_processes() {
-  const std::lock_guard lock(g_mutex);
+  const Lock lock(g_mutex);
   const auto ended = filtered(g_known, [](const KnownProcess& known) {
     return start_of(known.process.pid).value_or(known.started) != known.started;
   });

@@ -10,20 +10,20 @@ namespace muster {
 thread_local CallRecord* OuterRecord::current_ = nullptr;
 
 // Names as short as people write them; LibTorch's own for other types.
-const char* short_type(at::ScalarType type) {
-  constexpr std::pair<at::ScalarType, const char*> kNames[] = {{at::kFloat, "f32"},
-                                                               {at::kDouble, "f64"},
-                                                               {at::kHalf, "f16"},
-                                                               {at::kBFloat16, "bf16"},
-                                                               {at::kLong, "i64"},
-                                                               {at::kInt, "i32"},
-                                                               {at::kShort, "i16"},
-                                                               {at::kChar, "i8"},
-                                                               {at::kByte, "u8"},
-                                                               {at::kBool, "bool"},
-                                                               {at::kComplexFloat, "c64"},
-                                                               {at::kComplexDouble, "c128"}};
-  return lookup(kNames, type, c10::toString(type));
+const char* short_type(ScalarType type) {
+  constexpr std::pair<ScalarType, const char*> kNames[] = {{at::kFloat, "f32"},
+                                                           {at::kDouble, "f64"},
+                                                           {at::kHalf, "f16"},
+                                                           {at::kBFloat16, "bf16"},
+                                                           {at::kLong, "i64"},
+                                                           {at::kInt, "i32"},
+                                                           {at::kShort, "i16"},
+                                                           {at::kChar, "i8"},
+                                                           {at::kByte, "u8"},
+                                                           {at::kBool, "bool"},
+                                                           {at::kComplexFloat, "c64"},
+                                                           {at::kComplexDouble, "c128"}};
+  return lookup(kNames, type, toString(type));
 }
 
 // No file is open in most programs: then there is nothing to record.

@@ -12,12 +12,13 @@
 
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/trace/activity.h"
 
 namespace muster {
 
 // "f32", "bool".
-const char* short_type(at::ScalarType type);
+const char* short_type(ScalarType type);
 
 class CallRecord {
  public:

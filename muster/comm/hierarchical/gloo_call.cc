@@ -17,6 +17,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/plain_tensor.h"
 
@@ -28,7 +29,7 @@ using RedOp = c10d::ReduceOp::RedOpType;
 
 // Returns the type in which Gloo reduces values of `type`. A mean of halves is made from floats:
 // their sum may be more than their type has.
-at::ScalarType type_of_numbers(at::ScalarType type, RedOp op) {
+ScalarType type_of_numbers(ScalarType type, RedOp op) {
   if (op == RedOp::AVG && at::isReducedFloatingType(type))
     return at::kFloat;
   if (type == at::kShort)
@@ -60,7 +61,7 @@ void GlooCall::expect_one_kind(const Tensors& tensors) const {
 // copy.
 void GlooCall::copy_back(const Tensor& from, const Tensor& to) {
   rest_.copies_.push_back({.from = from, .to = to.detach()});
-  const c10::Device device = to.device();
+  const Device device = to.device();
   if (!device.is_cpu())
     rest_.stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
@@ -97,7 +98,7 @@ Tensors GlooCall::out(const Tensors& tensors, bool also_read) {
 Tensor GlooCall::number_out(const Tensor& tensor, const c10d::ReduceOp& op) {
   outputs_.push_back(tensor);
   Tensor memory = tensor;
-  const at::ScalarType type = type_of_numbers(tensor.scalar_type(), op);
+  const ScalarType type = type_of_numbers(tensor.scalar_type(), op);
   if (!is_plain(tensor) || type != tensor.scalar_type()) {
     memory = plain(tensor.detach()).to(type);
     copy_back(memory, tensor);
@@ -124,13 +125,13 @@ Tensor GlooCall::numbers_of(const Tensors& inputs, const c10d::ReduceOp& op) {
 c10d::ReduceOp GlooCall::gloo_op(const Tensors& tensors, const c10d::ReduceOp& op) const {
   if (tensors.empty() || !tensors[0].defined())
     return op;
-  const at::ScalarType type = tensors[0].scalar_type();
+  const ScalarType type = tensors[0].scalar_type();
   const shm::Op known = shm_op(op);
   const bool complex_product = c10::isComplexType(type) && known == shm::Op::product;
   if (complex_product || shm::reduce_for(shm_type(tensors[0]), known) == nullptr) {
     throw invalid_argument(operation_,
                            ": expected an operation that ",
-                           c10::toString(type),
+                           toString(type),
                            " has, got ",
                            shm::to_string(known));
   }
@@ -155,7 +156,7 @@ void GlooCall::copy_part_afterwards(const Tensor& numbers,
 
 // The caller's stream waits for the copies, which run on this thread's stream.
 void GlooCall::Rest::operator()() const {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const Copy& copy : copies_)
     copy.to.copy_(copy.from);
   if (!stream_)

@@ -25,6 +25,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/shm/mailbox.h"
@@ -93,7 +94,7 @@ class GlooMessages::WaitedOnce : public c10d::Work {
   using Work::Work;
 
   bool wait(milliseconds timeout) final {
-    const std::lock_guard lock(waiting_);
+    const Lock lock(waiting_);
     if (isCompleted()) {
       if (const auto error = exception())
         std::rethrow_exception(error);
@@ -185,7 +186,7 @@ struct GlooMessages::Shared {
         "); make a new one");
   }
   void leave_behind(WorkPtr work) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     left_behind.push_back(std::move(work));
   }
   bool open(const std::shared_ptr<Received>& message, const Patience& patience);
@@ -195,7 +196,7 @@ struct GlooMessages::Shared {
 // content. False when the wait was aborted.
 bool GlooMessages::Shared::open(const std::shared_ptr<Received>& message,
                                 const Patience& patience) {
-  const std::lock_guard lock(message->mutex);
+  const Lock lock(message->mutex);
   if (message->open)
     return true;
   if (message->before && !open(message->before, patience))
@@ -312,7 +313,7 @@ WorkPtr GlooMessages::receive(const Tensor& memory, const MessageFrame& wanted, 
   message->from = from;
   message->envelope = at::empty({kFrame + kRoom}, at::kByte);
   // Two threads' parts do not mix.
-  const std::lock_guard lock(shared_->mutex);
+  const Lock lock(shared_->mutex);
   message->of_envelope = start_receive(*gloo, message->envelope, from, slot_of_envelope(wanted));
   if (!lies_in_envelope(wanted)) {
     const int slot = slot_of_content(wanted);

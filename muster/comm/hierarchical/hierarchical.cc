@@ -22,8 +22,10 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/late_ranks.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/bounded_wait.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
@@ -59,14 +61,14 @@ constexpr int64_t kShareBytes = 64 << 10;
 
 // One rank's place among the hosts.
 struct Place {
-  std::vector<std::vector<int>> ranks_of_hosts = {};  // hosts by their first rank
+  std::vector<Ints> ranks_of_hosts = {};  // hosts by their first rank
   int host = 0;
   int local_rank = 0;
   int num_ranks = 0;
   int columns = 0;    // local ranks that every host has: rank i of each talks to the others' rank i
   bool even = false;  // every host has as many ranks as any other
 
-  const std::vector<int>& neighbours() const { return ranks_of_hosts[host]; }
+  const Ints& neighbours() const { return ranks_of_hosts[host]; }
 };
 
 // `hosts` has each rank's host. Hosts are numbered by their first rank, and a host's ranks by their
@@ -89,7 +91,7 @@ Place place_of(int rank, const Strings& hosts) {
     ranks.push_back(other);
   }
   const auto smallest = std::ranges::min_element(
-      place.ranks_of_hosts, {}, [](const std::vector<int>& ranks) { return ranks.size(); });
+      place.ranks_of_hosts, {}, [](const Ints& ranks) { return ranks.size(); });
   place.columns = count_of(*smallest);
   place.even = place.columns * std::ssize(place.ranks_of_hosts) == place.num_ranks;
   return place;
@@ -118,7 +120,7 @@ void let_go(BackendPtr network, milliseconds patience) {
 
 // Gloo reduces these types with these operations. It refuses others, or reduces them in its own
 // way.
-bool is_reduced_by_gloo(at::ScalarType type, RedOp op) {
+bool is_reduced_by_gloo(ScalarType type, RedOp op) {
   const bool mean = op == RedOp::AVG;
   const bool sum = op == RedOp::SUM;
   if (type == at::kComplexFloat || type == at::kComplexDouble)
@@ -290,7 +292,7 @@ class HierarchicalBackend : public OverGloo {
                                 const Deadline& deadline,
                                 const Collective& collective) {
     try {
-      const at::NoGradGuard no_grad;
+      const NoGradGuard no_grad;
       collective(operation.call(), deadline);
       return nullptr;
     } catch (const std::exception& error) {
@@ -346,7 +348,7 @@ class HierarchicalBackend : public OverGloo {
     const Tensor sums = sums_of_this_host(input, without_mean(op), deadline);
     const Tensor for_this_rank = at::empty_like(sums);  // host by host
     Tensor sent = bytes_of(sums), received = bytes_of(for_this_rank);
-    std::vector<int64_t> equal_parts;
+    Int64s equal_parts;
     c10d::AllToAllOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->alltoall_base(received, sent, equal_parts, equal_parts, options),

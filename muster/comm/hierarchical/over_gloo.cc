@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -19,10 +18,12 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/host/call.h"
@@ -38,7 +39,7 @@ namespace {
 // and of some collectives.
 class SeenOver : public c10d::Work {
  public:
-  SeenOver(WorkPtr work, std::function<void()> end)
+  SeenOver(WorkPtr work, Callback end)
       : Work(-1, work->retrieveOpType()), work_(std::move(work)), end_(std::move(end)) {}
 
   // A work that has failed does not do `end` here: its wait() throws.
@@ -64,7 +65,7 @@ class SeenOver : public c10d::Work {
 
  private:
   const WorkPtr work_;
-  const std::function<void()> end_;
+  const Callback end_;
   std::once_flag over_;
 };
 
@@ -113,18 +114,18 @@ WorkPtr after(const char* name, const WorkPtr& work, const GlooCall& of_gloo) {
 }
 
 // Returns the bytes of each part. Throws where there is not one a rank, or one of another type.
-std::vector<int64_t> bytes_of_parts(const Tensors& parts, int ranks, at::ScalarType type) {
+Int64s bytes_of_parts(const Tensors& parts, int ranks, ScalarType type) {
   if (std::ssize(parts) != ranks) {
     throw invalid_argument(
         "all_to_all: expected ", ranks, " tensors in and out, got ", parts.size());
   }
-  std::vector<int64_t> found;
+  Int64s found;
   for (const Tensor& part : parts) {
     if (part.scalar_type() != type || part.layout() != at::kStrided) {
       throw invalid_argument("all_to_all: expected dense tensors of one type, got ",
-                             c10::toString(type),
+                             toString(type),
                              " and ",
-                             c10::toString(part.scalar_type()));
+                             toString(part.scalar_type()));
     }
     found.push_back(part.numel() * part.element_size());
   }
@@ -201,7 +202,7 @@ WorkPtr OverGloo::shown(const char* operation, const Tensors& tensors, const Sta
 template <class Start>
 WorkPtr OverGloo::call(const char* operation, const Tensors& tensors, const Start& start) {
   return shown(operation, tensors, [&] {
-    const at::NoGradGuard no_grad;
+    const NoGradGuard no_grad;
     GlooCall call(operation);
     const WorkPtr work = start(call);
     return after(operation, work, call);
@@ -334,11 +335,11 @@ WorkPtr OverGloo::_reduce_scatter_base(Tensor& output,
                            " × ",
                            output.numel(),
                            " ",
-                           c10::toString(output.scalar_type()),
+                           toString(output.scalar_type()),
                            ", got ",
                            input.numel(),
                            " ",
-                           c10::toString(input.scalar_type()));
+                           toString(input.scalar_type()));
   }
   return call("reduce_scatter", {input}, [&](GlooCall& call) {
     return reduce_and_cut(call, {input}, output, options);
@@ -376,8 +377,8 @@ WorkPtr OverGloo::scatter(Tensors& outputs,
 // The splits count rows, and a row of bytes is a row of the tensor's.
 WorkPtr OverGloo::alltoall_base(Tensor& output,
                                 Tensor& input,
-                                std::vector<int64_t>& output_splits,
-                                std::vector<int64_t>& input_splits,
+                                Int64s& output_splits,
+                                Int64s& input_splits,
                                 const c10d::AllToAllOptions& options) {
   return call("all_to_all", {input}, [&](GlooCall& call) {
     expect_one_type("all_to_all", output, input);
@@ -390,7 +391,7 @@ WorkPtr OverGloo::alltoall_base(Tensor& output,
 WorkPtr OverGloo::alltoall(Tensors& outputs,
                            Tensors& inputs,
                            const c10d::AllToAllOptions& options) {
-  const at::ScalarType type = inputs.empty() ? at::kFloat : inputs[0].scalar_type();
+  const ScalarType type = inputs.empty() ? at::kFloat : inputs[0].scalar_type();
   auto sent = bytes_of_parts(inputs, getSize(), type);
   auto received = bytes_of_parts(outputs, getSize(), type);
   return call("all_to_all", inputs, [&](GlooCall& call) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/lists.h"
 #include "muster/base/rank_names.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/call/c10d_pointers.h"
@@ -80,8 +81,8 @@ class OverGloo : public c10d::Backend {
                   const c10d::ScatterOptions& options) override;
   WorkPtr alltoall_base(Tensor& output,
                         Tensor& input,
-                        std::vector<int64_t>& output_splits,
-                        std::vector<int64_t>& input_splits,
+                        Int64s& output_splits,
+                        Int64s& input_splits,
                         const c10d::AllToAllOptions& options) override;
   WorkPtr alltoall(Tensors& outputs,
                    Tensors& inputs,

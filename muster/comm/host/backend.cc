@@ -16,8 +16,10 @@
 
 #include "muster/base/error.h"
 #include "muster/base/gate.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
@@ -64,8 +66,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     if (options.device().type() != at::kCPU) {
       throw invalid_argument("allocate_tensor: expected the CPU, got ", options.device().str());
     }
-    const at::ScalarType asked = options.dtype().toScalarType();
-    const at::ScalarType real = c10::toRealValueType(asked);
+    const ScalarType asked = options.dtype().toScalarType();
+    const ScalarType real = c10::toRealValueType(asked);
     const int64_t numbers = c10::isComplexType(asked) ? 2 * size : size;
     const auto memory = carrier_->allocate(numbers * c10::elementSize(real));
     return at::for_blob(memory.get(), {numbers})
@@ -255,8 +257,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   // The ranks compare how many bytes each pair exchanges, and no shapes: they may differ.
   WorkPtr alltoall_base(Tensor& output,
                         Tensor& input,
-                        std::vector<int64_t>& output_splits,
-                        std::vector<int64_t>& input_splits,
+                        Int64s& output_splits,
+                        Int64s& input_splits,
                         const c10d::AllToAllOptions& options) override {
     HostCall call("all_to_all", c10d::OpType::ALLTOALL_BASE);
     Request request{.kind = Kind::all_to_all, .type = shm_type(input)};
@@ -353,7 +355,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   static void expect_one_type(const HostCall& call, const Tensor& a, const Tensor& first) {
     call.expect(a.scalar_type() == first.scalar_type(),
                 "one type",
-                cat(c10::toString(first.scalar_type()), " and ", c10::toString(a.scalar_type())));
+                cat(toString(first.scalar_type()), " and ", toString(a.scalar_type())));
   }
   int root_of(const HostCall& call, int64_t root) const {
     call.expect(root >= 0 && root < getSize(), cat("0 <= root < ", getSize()), cat(root));

@@ -14,6 +14,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/host/plain_tensor.h"
@@ -38,7 +39,7 @@ Tensor on_host(const Tensor& tensor) {
 
 // Types that shared memory cannot reduce are "other": they are moved as bytes.
 shm::Type shm_type(const Tensor& tensor) {
-  constexpr std::pair<at::ScalarType, shm::Type> kTypes[] = {
+  constexpr std::pair<ScalarType, shm::Type> kTypes[] = {
       {at::kDouble, shm::Type::f64},
       {at::kFloat, shm::Type::f32},
       {at::kBFloat16, shm::Type::bf16},
@@ -79,7 +80,7 @@ shm::Part memory_of(const Tensor& tensor) {
 }
 
 shm::Part message_of(shm::Part part, const Tensor& tensor) {
-  part.type = c10::toString(tensor.scalar_type());
+  part.type = toString(tensor.scalar_type());
   part.element = tensor.element_size();
   return part;
 }
@@ -105,7 +106,7 @@ shm::Part HostCall::out(const Tensor& tensor, bool also_read) {
     return memory_of(tensor);
   const Tensor memory = also_read ? on_host(tensor) : host_room_for(tensor);
   copies.push_back({.from = memory, .to = tensor.detach()});
-  const c10::Device device = tensor.device();
+  const Device device = tensor.device();
   if (!device.is_cpu())
     stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   return memory_of(memory);
@@ -121,7 +122,7 @@ std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const 
 // Rows are as long as the memory divided by their number: strides do not matter in plain memory.
 std::vector<shm::Part> HostCall::rows(const Tensor& tensor,
                                       const shm::Part& whole,
-                                      const std::vector<int64_t>& splits,
+                                      const Int64s& splits,
                                       int ranks) const {
   const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
   if (splits.empty()) {
@@ -159,8 +160,8 @@ void HostCall::show_event(const std::string& backend) {
 // Shapes may differ: what counts is how much memory there is of which type.
 void HostCall::expect_like(const Tensor& tensor, const Tensor& model) const {
   expect(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(),
-         cat(c10::toString(model.scalar_type()), " of ", model.numel(), " elements"),
-         cat(c10::toString(tensor.scalar_type()), " of ", tensor.numel()));
+         cat(toString(model.scalar_type()), " of ", model.numel(), " elements"),
+         cat(toString(tensor.scalar_type()), " of ", tensor.numel()));
 }
 
 void HostCall::expect_as_many(const Tensors& outputs, const Tensors& inputs) const {

@@ -8,11 +8,12 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/base/callback.h"
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/call/record.h"
 #include "muster/shm/collectives.h"
@@ -53,7 +54,7 @@ class HostCall {
   // `splits` says, or equally many.
   std::vector<shm::Part> rows(const Tensor& tensor,
                               const shm::Part& whole,
-                              const std::vector<int64_t>& splits,
+                              const Int64s& splits,
                               int ranks) const;
 
   // Throws: invalid_argument.
@@ -75,8 +76,8 @@ class HostCall {
   std::vector<Copy> copies;  // to be made when it is over
   // The caller's, where copies go to a GPU: they come behind what uses its memory now.
   std::optional<c10::Stream> stream;
-  std::function<void()> end_event{};  // a profiler's, where there is one
-  CallRecord record{};                // in the rank's activity file
+  Callback end_event{};  // a profiler's, where there is one
+  CallRecord record{};   // in the rank's activity file
 
   // The tensors that go in, or else those that come out.
   const Tensors& shown() const { return held.empty() ? outputs : held; }

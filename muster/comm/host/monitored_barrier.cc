@@ -11,6 +11,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 
@@ -65,9 +66,7 @@ ErrorCode code_of(const std::exception_ptr& error) {
   }
 }
 
-[[noreturn]] void fail_for_missing(ErrorCode code,
-                                   const std::vector<int>& missing,
-                                   milliseconds timeout) {
+[[noreturn]] void fail_for_missing(ErrorCode code, const Ints& missing, milliseconds timeout) {
   const char* const ranks = word_for(missing.size(), "Rank ", "Ranks ");
   const char* const they_do = word_for(missing.size(), "it does", "they do");
   throw Error(code,
@@ -87,7 +86,7 @@ void hear_all(Carrier& carrier, int size, int tag, milliseconds timeout, bool na
   std::vector<NotePtr> notes;
   for (int peer = 1; peer < size; ++peer)
     notes.push_back(hear(carrier, peer, tag, timeout));
-  std::vector<int> came, missing;
+  Ints came, missing;
   ErrorCode code = ErrorCode::timeout;
   for (int peer = 1; peer < size && (missing.empty() || name_all); ++peer) {
     const auto error = notes[peer - 1]->error.get();

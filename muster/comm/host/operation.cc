@@ -19,7 +19,9 @@
 #include <exception>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/host/plain_tensor.h"
 
@@ -34,7 +36,7 @@ std::atomic<bool> g_shows_waits = false;
 std::exception_ptr make_copies(const HostCall& call) {
   try {
     const c10::OptionalStreamGuard stream(call.stream);
-    const at::NoGradGuard no_grad;
+    const NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
     for (const HostCall::Copy& copy : call.copies)
       copy_plain(copy.to, copy.from);
@@ -76,7 +78,7 @@ void HostOperation::end(Ended ended) {
 void HostOperation::leave() {
   Future future;
   HostCall gone(call_.name, call_.type);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   left_ = true;
   if (told_)
     let_go(gone, future);
@@ -103,12 +105,12 @@ std::optional<Ended> HostOperation::wait(milliseconds timeout) {
 }
 
 bool HostOperation::over() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return known_;
 }
 
 Ended HostOperation::how() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return ended_;
 }
 
@@ -129,7 +131,7 @@ void HostOperation::settle(c10::ivalue::Future& future) const {
   if (ended_.error) {
     future.setError(ended_.error);
   } else {
-    future.markCompleted(c10::IValue(call_.outputs));
+    future.markCompleted(IValue(call_.outputs));
   }
 }
 

@@ -4,10 +4,11 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 
 namespace muster {
 
-OrderedExecutor::OrderedExecutor(std::function<void()> give_up) : give_up_(std::move(give_up)) {
+OrderedExecutor::OrderedExecutor(Callback give_up) : give_up_(std::move(give_up)) {
   const BlockedSignals blocked;  // in the thread, for good
   thread_ = std::thread([this] { serve(); });
 }
@@ -25,7 +26,7 @@ void OrderedExecutor::submit(Turn turn) {
 }
 
 void OrderedExecutor::break_group(const std::exception_ptr& error) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!broken_)
     broken_ = error;
 }
@@ -33,7 +34,7 @@ void OrderedExecutor::break_group(const std::exception_ptr& error) {
 // give_up_ runs under the lock: nothing can begin between it and the end of the thread.
 void OrderedExecutor::leave() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (stop_)
       return;
     stop_ = true;

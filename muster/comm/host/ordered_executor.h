@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/callback.h"
 #include "muster/base/no_copy.h"
 
 namespace muster {
@@ -21,7 +22,7 @@ class OrderedExecutor : NoCopy {
   using Turn = std::function<void(const std::exception_ptr& broken)>;
 
   // `give_up` ends what is under way with a failure; any thread may call it.
-  explicit OrderedExecutor(std::function<void()> give_up);
+  explicit OrderedExecutor(Callback give_up);
   ~OrderedExecutor() { leave(); }
 
   // A turn that is submitted from within another runs when that is over, in its thread. Throws:
@@ -45,7 +46,7 @@ class OrderedExecutor : NoCopy {
   void begin_turn();
   void end_turn();
 
-  const std::function<void()> give_up_;
+  const Callback give_up_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Turn> queue_;

@@ -38,13 +38,13 @@ void expect_one_type(const char* operation, const Tensor& one, const Tensor& oth
     return;
   throw invalid_argument(operation,
                          ": expected tensors of one type, got ",
-                         c10::toString(one.scalar_type()),
+                         toString(one.scalar_type()),
                          " and ",
-                         c10::toString(other.scalar_type()));
+                         toString(other.scalar_type()));
 }
 
-bool is_known_everywhere(at::ScalarType type) {
-  constexpr at::ScalarType kKnown[] = {
+bool is_known_everywhere(ScalarType type) {
+  constexpr ScalarType kKnown[] = {
       at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kByte, at::kInt, at::kLong};
   return contains(kKnown, type);
 }

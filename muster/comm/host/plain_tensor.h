@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -24,7 +25,7 @@ void expect_dense(const char* operation, const Tensor& tensor);
 void expect_one_type(const char* operation, const Tensor& one, const Tensor& other);
 
 // Whether every backend knows the type, to move tensors of it.
-bool is_known_everywhere(at::ScalarType type);
+bool is_known_everywhere(ScalarType type);
 
 // The memory of a plain tensor, of any type. Shapes: [n, …] → [n, bytes of a row]; [] → [1, bytes].
 Tensor as_bytes(const Tensor& plain);

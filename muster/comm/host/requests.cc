@@ -15,8 +15,8 @@ namespace {
 void expect_parts(
     const HostCall& call, const char* name, const Tensor& whole, const Tensor& part, int ranks) {
   call.expect(whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * ranks,
-              cat(name, " of ", ranks, " × ", part.numel(), " ", c10::toString(part.scalar_type())),
-              cat(whole.numel(), " ", c10::toString(whole.scalar_type())));
+              cat(name, " of ", ranks, " × ", part.numel(), " ", toString(part.scalar_type())),
+              cat(whole.numel(), " ", toString(whole.scalar_type())));
 }
 
 }  // namespace

@@ -15,6 +15,8 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/mpi/engine.h"
@@ -46,7 +48,7 @@ class MpiCarrier : public Carrier {
   void submit(Call call) override {
     for (const shm::Request& request : call.requests)
       shm::check_reduction(request);
-    const std::lock_guard lock(mutex_);  // numbers are given in the order of the calls
+    const Lock lock(mutex_);  // numbers are given in the order of the calls
     ++sequence_;
     auto requests = std::make_shared<std::vector<shm::Request>>(std::move(call.requests));
     post(
@@ -215,7 +217,7 @@ std::unique_ptr<Carrier> connect(const MpiRendezvous& rendezvous) {
   auto group = std::make_shared<Group>();
   group->communicators.rank = rendezvous.rank;
   group->communicators.size = rendezvous.size;
-  std::vector<int> ranks = mapped(places, &Place::rank);
+  Ints ranks = mapped(places, &Place::rank);
   engine.run_and_wait("MPI_Comm_create_group", rendezvous.timeout, [group, ranks] {
     MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
     check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");

@@ -138,15 +138,15 @@ void Engine::closed(bool in_good_order) {
   --groups_;
 }
 
-void Engine::enqueue(std::function<void()> item) {
+void Engine::enqueue(Callback item) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     work_items_.push_back(std::move(item));
   }
   changed_.notify_one();
 }
 
-void Engine::run_and_wait(const char* what, milliseconds timeout, std::function<void()> body) {
+void Engine::run_and_wait(const char* what, milliseconds timeout, Callback body) {
   if (std::this_thread::get_id() == thread_.get_id())
     return body();
   const auto packaged = std::make_shared<std::packaged_task<void()>>(std::move(body));
@@ -212,7 +212,7 @@ void Engine::sweep() {
 void Engine::break_group(Group& group, const std::exception_ptr& error) {
   spoiled_ = true;
   {
-    const std::lock_guard lock(group.mutex);
+    const Lock lock(group.mutex);
     if (!group.broken)
       group.broken = error;
   }
@@ -291,7 +291,7 @@ void Engine::run() {
   while (!stop_ || !work_items_.empty()) {
     if (work_items_.empty())
       pause(lock);
-    std::deque<std::function<void()>> items = std::exchange(work_items_, {});
+    std::deque<Callback> items = std::exchange(work_items_, {});
     lock.unlock();
     for (auto& item : items)
       item();

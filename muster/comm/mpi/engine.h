@@ -18,7 +18,9 @@
 #include <string>
 #include <thread>
 
+#include "muster/base/callback.h"
 #include "muster/base/clock.h"
+#include "muster/base/lock.h"
 #include "muster/comm/host/carrier.h"
 #include "muster/comm/mpi/start.h"
 
@@ -32,7 +34,7 @@ struct Group {
   int under_way = 0;          // flights; the engine's thread alone
 
   void rethrow_if_broken() {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     if (broken)
       std::rethrow_exception(broken);
   }
@@ -62,7 +64,7 @@ class Engine {
   const Reductions& reductions() const { return *reductions_; }
 
   // Runs `body` in the thread. Blocking: until it has run. Throws: what it throws; timeout.
-  void run_and_wait(const char* what, milliseconds timeout, std::function<void()> body);
+  void run_and_wait(const char* what, milliseconds timeout, Callback body);
 
   void post(Call call);
 
@@ -93,7 +95,7 @@ class Engine {
   void take_off(Call call);
   void land(Airborne& airborne, const std::exception_ptr& error);
   void break_group(Group& group, const std::exception_ptr& error);
-  void enqueue(std::function<void()> item);
+  void enqueue(Callback item);
   void let_mpi_progress();
   void pause(std::unique_lock<std::mutex>& lock);
 
@@ -103,7 +105,7 @@ class Engine {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> work_items_;
+  std::deque<Callback> work_items_;
   bool stop_ = false;
   bool ended_ = false;
   std::atomic<int> groups_ = 0;

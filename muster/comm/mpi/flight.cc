@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/mpi/mappings.h"
@@ -78,8 +79,7 @@ void Flight::check_message(size_t i, const MPI_Status& status) {
 
 // MPI sets a request to MPI_REQUEST_NULL when it is over.
 bool Flight::idle() const {
-  return std::ranges::all_of(
-      requests_, [](const MPI_Request& request) { return request == MPI_REQUEST_NULL; });
+  return all_of(requests_, [](const MPI_Request& request) { return request == MPI_REQUEST_NULL; });
 }
 
 }  // namespace muster::mpi

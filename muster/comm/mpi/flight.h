@@ -5,13 +5,14 @@
 #include <mpi.h>
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/shm/message_frame.h"
 
 namespace muster::mpi {
@@ -36,7 +37,7 @@ class Flight {
     sent_ = std::move(sent);
     rank_ = rank;
   }
-  void at_end(std::function<void()> action) { at_end_.push_back(std::move(action)); }
+  void at_end(Callback action) { at_end_.push_back(std::move(action)); }
 
   // Whether all is over; then the results are there. Throws: invalid_argument, when all is over,
   // where a message is not as its receiver expects; what check() throws.
@@ -53,9 +54,9 @@ class Flight {
   void check_one(size_t i, int code);
 
   std::vector<MPI_Request> requests_;
-  std::vector<size_t> expected_;
+  Indices expected_;
   std::vector<MPI_Status> statuses_;
-  std::vector<std::function<void()>> at_end_;
+  std::vector<Callback> at_end_;
   std::optional<Error> refusal_;  // of a message of another length
   shm::MessageFrame wanted_;
   std::shared_ptr<const shm::MessageFrame> sent_;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/lookup.h"
 
 namespace muster::mpi {
@@ -130,7 +131,7 @@ bool is_one_piece(const std::vector<Part>& parts) {
 
 // Whether the part shares memory with any of the others.
 bool overlap(const Part& part, const std::vector<Part>& parts) {
-  return std::ranges::any_of(parts, [&](const Part& other) {
+  return any_of(parts, [&](const Part& other) {
     return part.data < other.data + other.bytes && other.data < part.data + part.bytes;
   });
 }

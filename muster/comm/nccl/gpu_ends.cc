@@ -11,6 +11,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
+#include "muster/base/lock.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/torch_compat.h"
@@ -26,7 +27,7 @@ constexpr milliseconds kAskEvery{10};
 
 GpuEnds::~GpuEnds() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_one();
@@ -64,7 +65,7 @@ bool GpuEnds::is_capturing_now() const {
 }
 
 void GpuEnds::add(Pending pending) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   added_.push_back(std::move(pending));
   if (!thread_.joinable()) {
     const BlockedSignals blocked;  // in the thread, for good

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/record.h"
 
@@ -20,7 +21,7 @@ namespace muster {
 
 class GpuEnds : NoCopy {
  public:
-  explicit GpuEnds(c10::Device device) : device_(device) {}
+  explicit GpuEnds(Device device) : device_(device) {}
   // A call that the GPU has not done by then stays under way in the record.
   ~GpuEnds();
 
@@ -43,7 +44,7 @@ class GpuEnds : NoCopy {
   void run();
   static bool end_if_over(Pending& pending);
 
-  const c10::Device device_;
+  const Device device_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Pending> added_;

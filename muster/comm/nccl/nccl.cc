@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -20,7 +19,9 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/callback.h"
 #include "muster/base/env.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/comm/call/library_folder.h"
 #include "muster/comm/call/plugin_table.h"
@@ -70,13 +71,13 @@ class HeldGraph final : public GpuGraph {
   }
   void end() override {
     graph_->end();
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     is_whole_ = true;
     if (is_dropped_)
       graph_.reset();
   }
   void replay() override {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (is_dropped_)
       throw failed_precondition(
           "CUDA graph: expected communicators that live, got the end of one of this process; "
@@ -84,7 +85,7 @@ class HeldGraph final : public GpuGraph {
     graph_->replay();
   }
   void drop() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     is_dropped_ = true;
     if (!is_whole_)
       return;
@@ -95,27 +96,27 @@ class HeldGraph final : public GpuGraph {
  private:
   std::mutex mutex_;
   std::unique_ptr<GpuGraph> graph_;
-  c10::Device device_ = c10::kCUDA;
+  Device device_ = c10::kCUDA;
   bool is_whole_ = false, is_dropped_ = false;
 };
 
 void HeldGraphs::add(HeldGraph* graph) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   graphs_.insert(graph);
 }
 
 void HeldGraphs::remove(HeldGraph* graph) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   graphs_.erase(graph);
 }
 
 bool HeldGraphs::are_none() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return graphs_.empty();
 }
 
 void HeldGraphs::drop() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (HeldGraph* const graph : graphs_)
     graph->drop();
 }
@@ -187,7 +188,7 @@ const bool hooks_are_registered = [] {
 
 }  // namespace
 
-std::string use_cuda_device(c10::Device device) {
+std::string use_cuda_device(Device device) {
   const CudaPlugin& plugin = load_plugin();
   const int count = plugin.device_count();
   if (device.index() < 0 || device.index() >= count) {
@@ -203,11 +204,11 @@ std::string use_cuda_device(c10::Device device) {
   return plugin.device_uuid(device.index());
 }
 
-std::string pci_address(c10::Device device) {
+std::string pci_address(Device device) {
   return load_plugin().pci_address(device.index());
 }
 
-void begin_gpu_thread(c10::Device device) noexcept {
+void begin_gpu_thread(Device device) noexcept {
   try {
     if (!device.is_cuda())
       return;
@@ -226,7 +227,7 @@ BackendPtr make_nccl(const StorePtr& store, const NcclGroup& group) {
   return load_plugin().make_nccl(store, group);
 }
 
-void stay_out_of_split(c10d::Backend& parent, c10::Device device) {
+void stay_out_of_split(c10d::Backend& parent, Device device) {
   load_plugin().stay_out_of_split(parent, device.index());
 }
 
@@ -236,7 +237,7 @@ std::unique_ptr<GpuGraph> make_gpu_graph() {
 
 // The abort comes first, and beside the rest: a thread may be in the middle of a launch that only
 // the abort lets go on.
-void end_communicator(const std::function<void()>& end) {
+void end_communicator(const Callback& end) {
   if (held_graphs().are_none())
     return end();
   std::exception_ptr failure;
@@ -258,7 +259,7 @@ void end_communicator(const std::function<void()>& end) {
     std::rethrow_exception(failure);
 }
 
-c10::Stream new_gpu_stream(c10::Device device) {
+c10::Stream new_gpu_stream(Device device) {
   return load_plugin().new_stream(device.index());
 }
 
@@ -266,7 +267,7 @@ bool is_a_graph_captured() {
   return graphs_captured > 0;
 }
 
-bool is_captured_now(c10::Device device) {
+bool is_captured_now(Device device) {
   return is_capturing(c10::impl::VirtualGuardImpl(device.type()).getStream(device),
                       /*unknown=*/is_a_graph_captured());
 }

@@ -16,10 +16,11 @@
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
-inline c10::Stream current_stream_of(c10::Device device) {
+inline c10::Stream current_stream_of(Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 

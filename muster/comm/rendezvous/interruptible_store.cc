@@ -35,7 +35,7 @@ auto served(const Operation& operation) {
 
 class InterruptibleStore : public c10d::Store {
  public:
-  InterruptibleStore(StorePtr store, std::function<void()> check)
+  InterruptibleStore(StorePtr store, Callback check)
       : c10d::Store(store->getTimeout()), store_(std::move(store)), check_(std::move(check)) {}
 
   StorePtr clone() override { return interruptible(store_->clone(), check_); }
@@ -91,12 +91,12 @@ class InterruptibleStore : public c10d::Store {
 
  private:
   StorePtr store_;
-  std::function<void()> check_;
+  Callback check_;
 };
 
 }  // namespace
 
-StorePtr interruptible(StorePtr store, std::function<void()> check) {
+StorePtr interruptible(StorePtr store, Callback check) {
   return c10::make_intrusive<InterruptibleStore>(std::move(store), std::move(check));
 }
 

@@ -3,8 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <functional>
-
+#include "muster/base/callback.h"
 #include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
@@ -12,6 +11,6 @@ namespace muster {
 // `check` is called before every operation and a few times a second in one that waits; an exception
 // of it ends the operation. Where the store's server is gone, operations throw peer_failed: its
 // host has died. Any thread may use the view.
-StorePtr interruptible(StorePtr store, std::function<void()> check);
+StorePtr interruptible(StorePtr store, Callback check);
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -59,7 +60,7 @@ void register_self(c10d::Store& store, const RankIdentity& self) {
 }
 
 // Asks for every rank, so it is for messages alone.
-std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
+Ints missing_ranks(c10d::Store& store, int world_size) {
   return filtered_indices<int>(world_size,
                                [&](int rank) { return !store.check({member_key(rank)}); });
 }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/comm/host/backend.h"
 #include "muster/comm/host/store_exchange.h"
 #include "muster/comm/shm/queue.h"
@@ -58,7 +59,7 @@ class ShmCarrier : public Carrier {
   void leave() override {
     std::unique_ptr<shm::Mailbox> mailbox;
     {
-      const std::lock_guard lock(mailbox_mutex_);
+      const Lock lock(mailbox_mutex_);
       left_ = true;
       mailbox = std::move(mailbox_);
     }
@@ -76,7 +77,7 @@ class ShmCarrier : public Carrier {
   }
 
   shm::Mailbox& mailbox() {
-    const std::lock_guard lock(mailbox_mutex_);
+    const Lock lock(mailbox_mutex_);
     if (left_)
       throw failed_precondition("send or recv: the process group was shut down");
     if (!mailbox_)

@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "muster/base/mapped.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -39,7 +40,7 @@ std::vector<Tensors> lots_of(const Tensors& tensors) {
 
 // The result never shares memory with the lot, so a collective may write into it.
 Tensor flat_of(const Tensors& lot) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   if (lot.size() == 1)
     return lot[0].detach().clone(at::MemoryFormat::Contiguous).view(-1);
   Tensors flats = mapped(lot, [&](const Tensor& tensor) { return tensor.detach().reshape(-1); });
@@ -48,7 +49,7 @@ Tensor flat_of(const Tensors& lot) {
 
 // Each tensor is written in place, so whoever holds it sees the new values.
 void copy_from_flat(const Tensor& flat, const Tensors& lot) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   int64_t at = 0;
   for (const Tensor& tensor : lot) {
     tensor.detach().copy_(flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));

@@ -15,6 +15,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
 
@@ -132,7 +133,7 @@ bool DiLoCo::step() {
 // The outer step repeats the arithmetic of torch::optim::SGD operation by operation, so that its
 // results are bitwise those.
 void DiLoCo::step_outside() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensors& parameters = present_parameters();
   const auto [moves, trained] = mean_moves(group_, common_, parameters);
   average_over(group_, buffers_);

@@ -11,9 +11,11 @@
 #include <set>
 #include <string>
 
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -29,13 +31,13 @@ bool is_news(const std::string& owner) {
   static std::mutex mutex;
   static auto& told =
       *new std::set<std::string>;  // never destroyed: a program may end in any order
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   return told.insert(owner).second;
 }
 
 }  // namespace
 
-GivenParameters::GivenParameters(const torch::nn::Module& of)
+GivenParameters::GivenParameters(const Module& of)
     : tensors(of.parameters()), model(std::make_shared<const TensorsOfModel>(of)) {}
 
 // A tied weight is several times in the list.

@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "muster/base/torch_names.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
 
@@ -49,7 +50,7 @@ void GossipAverage::step() {
   const std::optional<int> peer = gossip_peer(group_.rank(), group_.size(), steps_++);
   if (!peer)
     return;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const Tensors& lot : lots_of(parameters_)) {
     const Tensor mine = flat_of(lot);
     const Tensor other = at::empty_like(mine);

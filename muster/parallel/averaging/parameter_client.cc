@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/optim/each_once.h"
 #include "muster/parallel/averaging/parameter_link.h"
@@ -91,7 +92,7 @@ void ParameterClient::push() {
   }
   with_each_server("push", [&](size_t server) {
     Tensors gradients;
-    std::vector<int64_t> which;
+    Int64s which;
     for (int64_t i = 0; i < std::ssize(shards_[server]); ++i) {
       const Tensor& gradient = shards_[server][i].grad();
       if (!gradient.defined())

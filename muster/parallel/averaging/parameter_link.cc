@@ -69,13 +69,13 @@ bool keeps_parameters(const ProcessGroup& group, const ParameterServerOptions& o
 // The largest parameters are given out first, each to the server that has the fewest bytes. The
 // sort is stable and ties go to the first server, so all ranks compute the same shards.
 std::vector<Tensors> parameter_shards(const Tensors& parameters, int servers) {
-  std::vector<size_t> by_size(parameters.size());
+  Indices by_size(parameters.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
   std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
     return parameters[a].nbytes() > parameters[b].nbytes();
   });
-  std::vector<size_t> bytes(servers, 0);
-  std::vector<size_t> server_of(parameters.size());
+  Indices bytes(servers, 0);
+  Indices server_of(parameters.size());
   for (const size_t i : by_size) {
     const auto least = std::min_element(bytes.begin(), bytes.end());
     // An empty parameter counts as a byte, so that many of them are spread too.
@@ -123,13 +123,13 @@ ParameterRequest receive_request(ProcessGroup& worker) {
 }
 
 // The length goes first, since the receiver does not know it. An empty list has no second message.
-void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers) {
+void send_numbers(ProcessGroup& pair, int to, const Int64s& numbers) {
   send_number(pair, to, std::ssize(numbers));
   if (!numbers.empty())
     pair.send(at::tensor(numbers, at::kLong), to);
 }
 
-std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from) {
+Int64s receive_numbers(ProcessGroup& pair, int from) {
   const Tensor numbers = at::empty({receive_number(pair, from)}, at::kLong);
   if (numbers.numel() > 0)
     pair.recv(numbers, from);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/averaging/parameter_server.h"
@@ -33,8 +34,8 @@ void send_request(ProcessGroup& server, ParameterRequest request);
 ParameterRequest receive_request(ProcessGroup& worker);
 
 // Sends the count, then the numbers.
-void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers);
-std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from);
+void send_numbers(ProcessGroup& pair, int to, const Int64s& numbers);
+Int64s receive_numbers(ProcessGroup& pair, int from);
 
 // All elements, lot by lot, through host memory. Both sides have tensors of the same types and
 // shapes.

@@ -16,13 +16,17 @@
 #include <thread>
 #include <utility>
 
+#include "muster/base/callback.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/text_of.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/optim/each_once.h"
 #include "muster/parallel/averaging/parameter_link.h"
@@ -38,14 +42,14 @@ struct ParameterServer::State {
   ParameterServerOptions options;
   std::shared_ptr<const TensorsOfModel> model;
   Tensors shard;
-  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::unique_ptr<Optimizer> optimizer;
   std::vector<ProcessGroup> workers;
 
   std::mutex mutex;
   std::condition_variable changed;
   WorkerPace pace{0, 0};
-  std::vector<Tensors> waiting;    // synchronous: a step's gradients, by worker
-  std::vector<int64_t> pulled_at;  // updates that there were, by worker
+  std::vector<Tensors> waiting;  // synchronous: a step's gradients, by worker
+  Int64s pulled_at;              // updates that there were, by worker
   size_t finished = 0;
   std::exception_ptr failure;  // of the server itself: all sessions end
   BeforeUpdate before_update;
@@ -58,7 +62,7 @@ struct ParameterServer::State {
   void update(size_t worker, const Tensors& gradients);
   void update_when_all_have_come();
   void step_optimizer(const Tensors& gradients, int64_t staleness);
-  void in_order(const std::function<void()>& change);
+  void in_order(const Callback& change);
   void worker_left(size_t worker, const std::string& lost_by);
   void tell_lost(size_t worker, const std::string& lost_by);
 };
@@ -76,11 +80,10 @@ std::string wrong_parameter_server(const ProcessGroup& group,
 }
 
 // Returns nothing where no optimizer was made; `wrong` then says why, also to the other ranks.
-std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
-    const ParameterServer::MakeOptimizer& make,
-    const Tensors& shard,
-    int rank,
-    std::string& wrong) {
+std::unique_ptr<Optimizer> make_shard_optimizer(const ParameterServer::MakeOptimizer& make,
+                                                const Tensors& shard,
+                                                int rank,
+                                                std::string& wrong) {
   // An exception on this rank alone would leave the others waiting, so it becomes a text.
   try {
     auto optimizer = make(shard);
@@ -128,14 +131,12 @@ Tensors mean_in_order(const std::vector<Tensors>& by_worker) {
 }
 
 // The rates come by parameter group, in the optimizer's order.
-std::vector<double> learning_rates(torch::optim::Optimizer& optimizer) {
+Doubles learning_rates(Optimizer& optimizer) {
   return mapped(optimizer.param_groups(), [&](auto& group) { return group.options().get_lr(); });
 }
 
 // The caller gives the rates of before, so that factors do not pile up.
-void set_learning_rates(torch::optim::Optimizer& optimizer,
-                        const std::vector<double>& rates,
-                        double by) {
+void set_learning_rates(Optimizer& optimizer, const Doubles& rates, double by) {
   for (const size_t i : indices_of(rates))
     optimizer.param_groups()[i].options().set_lr(rates[i] * by);
 }
@@ -168,7 +169,7 @@ ParameterServer::ParameterServer(const GivenParameters& parameters,
 ParameterServer::~ParameterServer() = default;
 
 // The sessions use the optimizer while serve() runs; only `before_update` may change it then.
-torch::optim::Optimizer& ParameterServer::optimizer() {
+Optimizer& ParameterServer::optimizer() {
   return *state_->optimizer;
 }
 
@@ -202,7 +203,7 @@ ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) 
 // This worker's thread runs it. An Error means that the worker is lost, unless the server has
 // failed; anything else is the server's own failure.
 void ParameterServer::State::talk_with(size_t worker) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   ProcessGroup pair = workers[worker];
   std::string lost_by;
   try {
@@ -212,7 +213,7 @@ void ParameterServer::State::talk_with(size_t worker) {
   } catch (const Error& error) {
     lost_by = error.message();
   } catch (...) {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     failure = std::current_exception();
   }
   worker_left(worker, lost_by);
@@ -230,7 +231,7 @@ bool ParameterServer::State::answer(size_t worker, ProcessGroup& pair) {
     case ParameterRequest::finish:
       break;
   }
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   ++finished;
   return false;
 }
@@ -261,14 +262,14 @@ void ParameterServer::State::take_push(size_t worker, ProcessGroup& pair) {
     gradients[i] = come.back();
   }
   receive_tensors(pair, 1, come);
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   in_order([&] { update(worker, gradients); });
   if (failure)
     throw Error(ErrorCode::internal, "the server has failed");
 }
 
 // Changes what all sessions share. What fails then is the server's failure, and ends all sessions.
-void ParameterServer::State::in_order(const std::function<void()>& change) {
+void ParameterServer::State::in_order(const Callback& change) {
   try {
     if (!failure)
       change();
@@ -313,7 +314,7 @@ void ParameterServer::State::step_optimizer(const Tensors& gradients, int64_t st
     shard[i].mutable_grad() = gradients[i];
   // Gradients of an old model count less.
   const bool weighed = options.weigh_by_staleness && staleness > 0;
-  const std::vector<double> rates = learning_rates(*optimizer);
+  const Doubles rates = learning_rates(*optimizer);
   if (weighed)
     set_learning_rates(*optimizer, rates, 1 / (1 + static_cast<double>(staleness)));
   optimizer->step();
@@ -327,7 +328,7 @@ void ParameterServer::State::step_optimizer(const Tensors& gradients, int64_t st
 // After a failure of the server its pair is closed with the last copy here, so that the worker
 // hears of it.
 void ParameterServer::State::worker_left(size_t worker, const std::string& lost_by) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   pace.left(worker);
   if (failure)
     workers[worker] = ProcessGroup(nullptr);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "muster/base/lists.h"
+
 namespace muster {
 
 class WorkerPace {
@@ -29,7 +31,7 @@ class WorkerPace {
   bool may_go_on(size_t worker) const { return lead(worker) <= staleness_; }
 
  private:
-  std::vector<int64_t> steps_;
+  Int64s steps_;
   std::vector<bool> here_;
   int64_t staleness_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -97,7 +98,7 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
   if (compares && (is_first() || is_last()))
     mine.mark = mark_of_batch(batch.input, batch.target);
   const auto rows = all_gather_rows(group_, mine);
-  if (std::ranges::any_of(rows, &Row::has_problem))
+  if (any_of(rows, &Row::has_problem))
     refuse_on_all_stages(group_, problem);
   check_same_call(rows, batch.step);
   check_same_reduce(rows, batch.step);
@@ -105,8 +106,8 @@ AgreedBatch BatchAgreement::agree(const PipelineBatch& batch, BatchForms& known)
   if (compares)
     warn_of_other_batches(rows, batch.step);
   return {
-      .has_other_tied = std::ranges::any_of(rows, &Row::has_other_tied),
-      .has_layer_parts = std::ranges::any_of(rows, &Row::has_layer_parts),
+      .has_other_tied = any_of(rows, &Row::has_other_tied),
+      .has_layer_parts = any_of(rows, &Row::has_layer_parts),
       .tied_apart = joined_bits(rows, &Row::tied_trained) & joined_bits(rows, &Row::tied_frozen),
       .tied_replaced = joined_bits(rows, &Row::tied_replaced),
       .tied_kept = joined_bits(rows, &Row::tied_kept)};

@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/capabilities.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/pipeline/message_order.h"
@@ -39,16 +40,16 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
 
 // LibTorch compares the elements of these types on every device.
 bool has_comparable_type(const Tensor& tensor) {
-  constexpr at::ScalarType kComparable[] = {at::kBool,
-                                            at::kByte,
-                                            at::kChar,
-                                            at::kShort,
-                                            at::kInt,
-                                            at::kLong,
-                                            at::kHalf,
-                                            at::kBFloat16,
-                                            at::kFloat,
-                                            at::kDouble};
+  constexpr ScalarType kComparable[] = {at::kBool,
+                                        at::kByte,
+                                        at::kChar,
+                                        at::kShort,
+                                        at::kInt,
+                                        at::kLong,
+                                        at::kHalf,
+                                        at::kBFloat16,
+                                        at::kFloat,
+                                        at::kDouble};
   return contains(kComparable, tensor.scalar_type());
 }
 

@@ -8,17 +8,19 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <map>
-#include <vector>
+
+#include "muster/base/lists.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
 // While `tensor` is held, no other tensor gets its address.
 struct StagesOfParameter {
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
-  std::vector<int> stages = {};
+  c10::weak_intrusive_ptr<TensorImpl> tensor;
+  Ints stages = {};
 };
 
-using SharedParameters = std::map<const c10::TensorImpl*, StagesOfParameter>;
+using SharedParameters = std::map<const TensorImpl*, StagesOfParameter>;
 
 struct CutStage : torch::nn::SequentialImpl {
   SharedParameters shared;  // of the whole cut

@@ -13,6 +13,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -56,7 +57,7 @@ StageAverage::StageAverage(const Tensors& parameters, ProcessGroup replicas)
 
 // All replicas call it together.
 void StageAverage::take_first() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const Tensor& parameter : memory_.parameters())
     replicas_.broadcast(parameter, 0);
   memory_.remember();
@@ -91,7 +92,7 @@ Tensor flat_gradient(const Tensor& parameter, const ProcessGroup& replicas) {
 // Behind the gradients stands for each whether there was one: replicas may use other parts of a
 // stage, and what none has used must not be stepped on, as in one process.
 void StageAverage::start() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
     Tensors parts = mapped(bucket.parameters, [&](const Tensor& parameter) {
       return flat_gradient(parameter, replicas_);
@@ -108,7 +109,7 @@ void StageAverage::start() {
 // It waits for the collectives that start() has begun, and puts the means into the gradients. Only
 // a rank that lacks a gradient waits for the device, to learn whether another has it.
 void StageAverage::finish() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
     bucket.work->wait();
     const int64_t count = std::ssize(bucket.parameters);
@@ -135,9 +136,9 @@ ParameterMemory memory_of(const Tensor& parameter) {
 }
 
 // Returns the ranks that have the weight. All ranks call it together, and throw alike.
-std::vector<int> agreed_holders(const Tensor& parameter, ProcessGroup& group) {
+Ints agreed_holders(const Tensor& parameter, ProcessGroup& group) {
   const Strings forms = group.all_gather_bytes(form_of_tied(parameter), "a tied weight");
-  std::vector<int> holders =
+  Ints holders =
       filtered_indices<int>(group.size(), [&](int rank) { return !forms[rank].empty(); });
   if (holders.empty()) {
     throw invalid_argument(
@@ -161,7 +162,7 @@ std::vector<int> agreed_holders(const Tensor& parameter, ProcessGroup& group) {
 }
 
 // Modules on the way are looked up by name, since one of them may have been replaced.
-Tensor parameter_at(const torch::nn::Module& module, const std::string& name) {
+Tensor parameter_at(const Module& module, const std::string& name) {
   const size_t dot = name.find('.');
   if (dot == std::string::npos) {
     const auto own = module.named_parameters(/*recurse=*/false);
@@ -186,7 +187,7 @@ TiedWeight::TiedWeight(Tensor parameter, StagePlace place, ProcessGroup& group)
       agreed_(parameter_),
       place_(std::move(place)),
       memory_(memory_of(parameter_)) {
-  const std::vector<int> holders = agreed_holders(parameter_, group);
+  const Ints holders = agreed_holders(parameter_, group);
   // Every rank sees all names in the ranks' order, so all agree on the first. A rank may give a
   // weight that no stage of its own has.
   const auto names = group.all_gather_bytes(place_.name, "a tied weight's name");
@@ -225,7 +226,7 @@ void TiedWeight::take_first() {
   memory_.remember();
   if (!holders_)
     return;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   holders_->broadcast(parameter_, 0);
 }
 
@@ -239,7 +240,7 @@ void TiedWeight::begin_step() {
 void TiedWeight::sum_gradients() {
   if (!holders_ || !parameter_.requires_grad())
     return;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   if (!parameter_.grad().defined())
     parameter_.mutable_grad() = at::zeros_like(parameter_);
   require_dense(parameter_, "of a tied weight", *holders_);

@@ -13,6 +13,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/parameter_memory.h"
 
@@ -45,7 +46,7 @@ class StageAverage {
 
 // Where a stage of this rank has a parameter; without a module it is not theirs.
 struct StagePlace {
-  std::shared_ptr<torch::nn::Module> module = {};
+  std::shared_ptr<Module> module = {};
   std::string name = {};
   Tensor parameter_now() const;  // undefined: none has the name
 };

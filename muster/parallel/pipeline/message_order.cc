@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -84,7 +85,7 @@ class QueuedStep {
   void fill_queues_of(int rank) {
     const auto& actions = schedule_.actions[rank];
     Receives receives{.senders = senders_to(rank),
-                      .begun = std::vector<size_t>(schedule_.ranks),
+                      .begun = Indices(schedule_.ranks),
                       .is_known = std::vector<bool>(schedule_.stages, !is_first_)};
     for (const size_t i : indices_of(actions)) {
       if (i + 1 < actions.size() && may_receive_ahead(actions[i], actions[i + 1], schedule_))
@@ -101,7 +102,7 @@ class QueuedStep {
   // What a rank receives, while its queues are filled.
   struct Receives {
     std::vector<std::vector<PipelineMessage>> senders;  // the messages to it, by sender
-    std::vector<size_t> begun;                          // of each sender's
+    Indices begun;                                      // of each sender's
     std::vector<bool> is_known;                         // the shape of each stage's
     std::set<PipelineMessage> received = {};
   };

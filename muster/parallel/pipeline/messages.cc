@@ -31,7 +31,7 @@ constexpr int64_t kMostDimensions = 14;
 ProcessGroup one_way(ProcessGroup& group) {
   if (!capabilities_of(group.backend()).matches_by_order || group.size() == 1)
     return group;
-  std::vector<int> all(group.size());
+  Ints all(group.size());
   std::iota(all.begin(), all.end(), 0);
   return *group.new_group(all);
 }
@@ -48,7 +48,7 @@ TensorForm form_of(const Tensor& tensor) {
 }
 
 std::string to_text(const TensorForm& form) {
-  return cat(c10::toString(form.type), " [", join(form.sizes, ", "), "]");
+  return cat(toString(form.type), " [", join(form.sizes, ", "), "]");
 }
 
 // All ranks construct it together, since a group may be made for each of the directions.
@@ -183,8 +183,7 @@ TensorForm PipelineMessages::receive_form(const PipelineMessage& message) {
   channel(from, group().rank())
       .recv(header, from, 2 * schedule_.stages * schedule_.micro_batches + message.stage);
   const auto* const words = header.const_data_ptr<int64_t>();
-  return {.sizes = {words + 2, words + 2 + words[1]},
-          .type = static_cast<at::ScalarType>(words[0])};
+  return {.sizes = {words + 2, words + 2 + words[1]}, .type = static_cast<ScalarType>(words[0])};
 }
 
 // Starts the next receive from a rank. Its form may have to come first, which is waited for only if

@@ -16,7 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/pipeline/message_order.h"
 #include "muster/parallel/pipeline/schedule.h"
@@ -24,8 +26,8 @@
 namespace muster {
 
 struct TensorForm {
-  std::vector<int64_t> sizes;
-  at::ScalarType type;
+  Int64s sizes;
+  ScalarType type;
   bool operator==(const TensorForm&) const = default;
 };
 TensorForm form_of(const Tensor& tensor);
@@ -86,7 +88,7 @@ class PipelineMessages {
   PipelineSchedule schedule_;
   bool matches_by_order_;
   std::vector<std::vector<PipelineMessage>> order_;  // from each rank to this one
-  std::vector<size_t> begun_;                        // of order_
+  Indices begun_;                                    // of order_
   std::map<PipelineMessage, Transfer> receiving_;
   std::map<PipelineMessage, Tensor> local_;
   std::deque<Transfer> sending_;

@@ -13,10 +13,13 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/cut_stage.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
@@ -25,7 +28,7 @@ namespace muster {
 
 namespace {
 
-using ParameterSet = std::set<const c10::TensorImpl*>;
+using ParameterSet = std::set<const TensorImpl*>;
 
 // The tied weights of this rank that another rank answers for.
 ParameterSet copies_of(const std::deque<TiedWeight>& tied) {
@@ -54,7 +57,7 @@ Tensor gradient_values_of(const Tensor& parameter) {
 }
 
 // As a double: squares of a large model may not fit into a float.
-Tensor sum_of_squares(const Tensors& parameters, at::Device device) {
+Tensor sum_of_squares(const Tensors& parameters, Device device) {
   Tensor sum = at::zeros({}, at::TensorOptions().device(device).dtype(at::kDouble));
   for (const Tensor& parameter : parameters)
     if (parameter.grad().defined())
@@ -67,9 +70,9 @@ Tensor sum_of_squares(const Tensors& parameters, at::Device device) {
 void require_ranks_of_parts(const Tensors& divided,
                             const std::optional<ProcessGroup>& divided_over,
                             const ProcessGroup& group) {
-  const std::vector<int> given = divided_over ? divided_over->job_ranks() : std::vector<int>();
+  const Ints given = divided_over ? divided_over->job_ranks() : Ints();
   for (const Tensor& parameter : divided) {
-    const std::vector<int> ranks = optim::ranks_of_layer_parts(parameter);
+    const Ints ranks = optim::ranks_of_layer_parts(parameter);
     if (ranks.empty() || ranks == given)
       continue;
     throw failed_precondition(
@@ -90,11 +93,11 @@ std::set<std::string> colliding_names(const std::vector<PipelineStage>& stages,
   ParameterSet tied_weights;
   for (const TiedWeight& weight : tied)
     tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
-  std::map<std::string, const c10::TensorImpl*> known;
+  std::map<std::string, const TensorImpl*> known;
   std::set<std::string> colliding;
   for (const PipelineStage& stage : stages) {
     for (const auto& item : stage.module->named_parameters()) {
-      const c10::TensorImpl* which = item.value().unsafeGetTensorImpl();
+      const TensorImpl* which = item.value().unsafeGetTensorImpl();
       const auto [found, is_new] = known.try_emplace(item.key(), which);
       if (!is_new && found->second != which && !tied_weights.contains(which))
         colliding.insert(item.key());
@@ -107,8 +110,8 @@ std::set<std::string> colliding_names(const std::vector<PipelineStage>& stages,
 struct StageParameter {
   int owner;
   bool is_copy;  // of a weight that another rank has too
-  at::ScalarType type;
-  std::vector<int64_t> sizes;
+  ScalarType type;
+  Int64s sizes;
 };
 
 // parameter_of_line() reads the fields back in this order.
@@ -132,7 +135,7 @@ std::pair<std::string, StageParameter> parameter_of_line(const std::string& line
   const Strings fields = split(line, '\t');
   StageParameter parameter{.owner = owner,
                            .is_copy = fields[0] == "1",
-                           .type = static_cast<at::ScalarType>(number_in_line(fields[1])),
+                           .type = static_cast<ScalarType>(number_in_line(fields[1])),
                            .sizes = {}};
   if (!fields[2].empty())
     for (const std::string& size : split(fields[2], ','))
@@ -178,7 +181,7 @@ void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
 
 // What the cut has noted that made the module, or a module inside of it. A stage that was made by
 // hand has none, whatever was cut before.
-SharedParameters shared_parameters(torch::nn::Module& stage) {
+SharedParameters shared_parameters(Module& stage) {
   SharedParameters shared;
   for (const auto& module : stage.modules())
     if (const auto* const cut = dynamic_cast<const CutStage*>(module.get()))
@@ -214,8 +217,7 @@ std::string untied_problem(const std::vector<PipelineStage>& stages,
       const auto is_it = [&](const TiedWeight& weight) {
         return weight.parameter().unsafeGetTensorImpl() == one.first;
       };
-      return std::ranges::any_of(tied, is_it) ||
-             std::ranges::none_of(one.second.stages, is_elsewhere);
+      return any_of(tied, is_it) || none_of(one.second.stages, is_elsewhere);
     });
     if (untied.empty())
       continue;  // of a stage with many layers, a list of names would take as long as some layers
@@ -250,7 +252,7 @@ Tensor clip_stages(const std::vector<PipelineStage>& stages,
                            group.job_rank(),
                            "); 1.0 is a common choice");
   }
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   Tensors all;
   ParameterSet counted = copies_of(tied);
   ParameterSet seen;
@@ -286,14 +288,14 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
         *names.begin(),
         "' in two stages of this rank; register the stages' modules under the whole model's names");
   }
-  std::map<const c10::TensorImpl*, const TiedWeight*> tied_weights;
+  std::map<const TensorImpl*, const TiedWeight*> tied_weights;
   for (const TiedWeight& weight : tied)
     tied_weights.emplace(weight.parameter().unsafeGetTensorImpl(), &weight);
-  std::set<std::pair<std::string, const c10::TensorImpl*>> seen;
+  std::set<std::pair<std::string, const TensorImpl*>> seen;
   TensorPieces all;
   for (const PipelineStage& stage : stages) {
     for (TensorPiece& piece : parallel_pieces(*stage.module)) {
-      const c10::TensorImpl* which = piece.tensor.unsafeGetTensorImpl();
+      const TensorImpl* which = piece.tensor.unsafeGetTensorImpl();
       if (const auto found = tied_weights.find(which); found != tied_weights.end()) {
         name_as_tied(piece, *found->second);
       } else {
@@ -311,7 +313,7 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
 WholeParameters gather_stages(const std::vector<PipelineStage>& stages,
                               const std::deque<TiedWeight>& tied,
                               ProcessGroup& group) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const ParameterSet tied_copies = copies_of(tied);
   WholeParameters mine;
   std::set<std::string> copies;

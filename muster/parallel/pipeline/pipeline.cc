@@ -21,11 +21,13 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/local_gradients.h"
@@ -71,7 +73,7 @@ class StagesInEvaluation : NoCopy {
   }
 
  private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+  std::vector<std::pair<std::shared_ptr<Module>, bool>> modes_;
 };
 
 // Which tied weights, by their numbers, `holds` says it of: a bit for each.
@@ -156,9 +158,9 @@ struct Pipeline::State : NoCopy {
   bool trains = false;
   PipelineStepOptions of_step;
   Tensor whole_input, whole_target, loss_sum;
-  Tensor last_loss;                 // of a micro-batch, for its type
-  std::vector<int> backwards_left;  // by stage of this rank
-  Tensors leaves;                   // of the backwards, where replicas look at them
+  Tensor last_loss;     // of a micro-batch, for its type
+  Ints backwards_left;  // by stage of this rank
+  Tensors leaves;       // of the backwards, where replicas look at them
   int held = 0;
 };
 
@@ -274,7 +276,7 @@ void Pipeline::State::forward(const PipelineAction& action, bool recompute) {
     return messages_now().send(*made, output);
   last_loss = output;
   // A half is too narrow for the sum.
-  const at::ScalarType wide = c10::promoteTypes(at::kFloat, output.scalar_type());
+  const ScalarType wide = c10::promoteTypes(at::kFloat, output.scalar_type());
   loss_sum = loss_sum.defined() ? loss_sum + output : output.to(wide);
 }
 
@@ -454,9 +456,9 @@ Tensor Pipeline::State::run_or_explain(const Tensor& input,
        .step = steps,
        .facts = {.trains = trains,
                  .reduces = given.reduce,
-                 .has_other_tied = std::ranges::any_of(tied, &TiedWeight::has_other_memory),
+                 .has_other_tied = any_of(tied, &TiedWeight::has_other_memory),
                  .has_layer_parts =
-                     steps == 0 && std::ranges::any_of(parameters_of(stages), optim::is_layer_part),
+                     steps == 0 && any_of(parameters_of(stages), optim::is_layer_part),
                  .tied_trained = bits_of(tied, is_trained),
                  .tied_frozen = bits_of(tied, std::not_fn(is_trained)),
                  .tied_replaced = bits_of(tied, &TiedWeight::is_replaced),

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -54,7 +55,7 @@ void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGrou
   const NamedBuffers buffers = buffers_of(stages);
   if (buffers.empty() || replicas.size() == 1)
     return;
-  const std::vector<int64_t> mine =
+  const Int64s mine =
       mapped(buffers, [](const auto& buffer) { return hash_of_bits(buffer.second); });
   const auto by_rank = mapped(replicas.all_gather_bytes(join(mine, ","), "of a pipeline's buffers"),
                               [](const std::string& hashes) { return split(hashes, ','); });

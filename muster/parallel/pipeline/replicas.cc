@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -107,7 +108,7 @@ void Replicas::follow() {
         return one.parameter.is_same(other.parameter) && one.has_gradients == other.has_gradients;
       });
   const bool has_other_memory =
-      std::ranges::any_of(all(), [](const StageAverage* some) { return some->has_other_memory(); });
+      any_of(all(), [](const StageAverage* some) { return some->has_other_memory(); });
   Tensor found = at::full({2}, 0, at::kLong);
   found[0] = has_others ? 1 : 0;
   found[1] = has_other_memory ? 1 : 0;

@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -189,8 +190,8 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
   check_counts(schedule);
   PipelineTimeline timeline;
   timeline.starts.resize(schedule.actions.size());
-  std::vector<double> free_at(schedule.actions.size(), 0);
-  std::vector<double> busy(schedule.actions.size(), 0);
+  Doubles free_at(schedule.actions.size(), 0);
+  Doubles busy(schedule.actions.size(), 0);
   Results results;
   bool moved = true;  // in the last pass over the ranks
   size_t left = 0;    // actions that have not begun

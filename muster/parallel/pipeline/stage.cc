@@ -9,25 +9,25 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <mutex>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 
 namespace muster {
 
 namespace {
 
 // Generators are shared by all threads of the process, hence the lock.
-Tensor state_of(c10::Device device) {
+Tensor state_of(Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
-  const std::lock_guard lock(generator.mutex());
+  const Lock lock(generator.mutex());
   return generator.get_state();
 }
 
-void set_state(c10::Device device, const Tensor& state) {
+void set_state(Device device, const Tensor& state) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
-  const std::lock_guard lock(generator.mutex());
+  const Lock lock(generator.mutex());
   generator.set_state(state);
 }
 
@@ -67,11 +67,11 @@ Tensor gradient_of(const Tensor& input, const Tensor& found) {
 }  // namespace
 
 // Both generators count: a stage on a GPU may still draw on the CPU.
-RandomStates RandomStates::now(c10::Device device) {
+RandomStates RandomStates::now(Device device) {
   return {.on_cpu = state_of(at::kCPU), .on_device = device.is_cpu() ? Tensor() : state_of(device)};
 }
 
-void RandomStates::restore(c10::Device device) const {
+void RandomStates::restore(Device device) const {
   set_state(at::kCPU, on_cpu);
   if (!device.is_cpu())
     set_state(device, on_device);
@@ -87,7 +87,7 @@ Tensor StageRunner::forward(int micro_batch,
   Tensor output;
   if (recompute) {
     held.random = RandomStates::now(device_);
-    const at::NoGradGuard no_grad;
+    const NoGradGuard no_grad;
     output = compute_(held.input.clone(), micro_batch);  // it is computed from again
   } else {
     output = held.output = compute_(layer_input(held.input), micro_batch);

@@ -11,14 +11,15 @@
 #include <vector>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/parallel/pipeline/backward.h"
 
 namespace muster {
 
 // The states of the random generators that a forward may use: the CPU's, and the device's.
 struct RandomStates {
-  static RandomStates now(c10::Device device);
-  void restore(c10::Device device) const;
+  static RandomStates now(Device device);
+  void restore(Device device) const;
   Tensor on_cpu, on_device;
 };
 
@@ -26,8 +27,7 @@ class StageRunner {
  public:
   using Compute = std::function<Tensor(const Tensor& input, int micro_batch)>;
 
-  StageRunner(Compute compute, c10::Device device)
-      : compute_(std::move(compute)), device_(device) {}
+  StageRunner(Compute compute, Device device) : compute_(std::move(compute)), device_(device) {}
 
   // With `recompute` it keeps only the input, and recomputes the output before its backward.
   Tensor forward(int micro_batch, const Tensor& input, bool takes_gradient, bool recompute);
@@ -58,7 +58,7 @@ class StageRunner {
   void look_at(const Held& held);
 
   Compute compute_;
-  c10::Device device_;
+  Device device_;
   std::map<int, Held> held_;
   Tensors* leaves_ = nullptr;
 };

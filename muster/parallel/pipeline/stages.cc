@@ -17,10 +17,12 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/base/units.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/parallel/pipeline/cut_stage.h"
@@ -34,13 +36,13 @@ namespace {
   throw invalid_argument("stages: expected ", expected_got_next);
 }
 
-int64_t parameter_bytes_of(const torch::nn::Module& module) {
+int64_t parameter_bytes_of(const Module& module) {
   return sum_of<int64_t>(module.parameters(),
                          [&](const Tensor& parameter) { return bytes_of_tensor(parameter); });
 }
 
 // A GPU works on after its calls have returned, so it is waited for before the clock is read.
-void wait_for_device(c10::Device device) {
+void wait_for_device(Device device) {
   if (!device.is_cpu())
     c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
@@ -62,7 +64,7 @@ Tensor forward_of(torch::nn::AnyModule& child, const std::string& name, const Te
 // A measurement leaves nothing behind: gradients and buffers are put back.
 class StateBefore : NoCopy {
  public:
-  explicit StateBefore(const torch::nn::Module& module)
+  explicit StateBefore(const Module& module)
       : parameters_(module.parameters()), buffers_(module.buffers()) {
     gradients_ = mapped(parameters_, [&](Tensor& parameter) {
       return std::exchange(parameter.mutable_grad(), {});
@@ -70,7 +72,7 @@ class StateBefore : NoCopy {
     values_ = mapped(buffers_, [&](const Tensor& buffer) { return buffer.clone(); });
   }
   ~StateBefore() {
-    const at::NoGradGuard no_grad;
+    const NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i)
       parameters_[i].mutable_grad() = gradients_[i];
     for (size_t i = 0; i < buffers_.size(); ++i)
@@ -172,7 +174,7 @@ void note_shared_parameters(const std::vector<std::shared_ptr<CutStage>>& stages
   SharedParameters users;
   for (int stage = 0; stage < std::ssize(stages); ++stage) {
     for (const Tensor& parameter : distinct_parameters(*stages[stage])) {
-      const c10::weak_intrusive_ptr<c10::TensorImpl> weak(parameter.getIntrusivePtr());
+      const c10::weak_intrusive_ptr<TensorImpl> weak(parameter.getIntrusivePtr());
       const auto user = users.try_emplace(parameter.unsafeGetTensorImpl(), StagesOfParameter{weak});
       user.first->second.stages.push_back(stage);
     }
@@ -240,7 +242,7 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
                    " of parameters, got layers that do not fit into ",
                    stages,
                    "; take more stages or allow more"));
-  StageCut cut{.begins = std::vector<size_t>(stages)};
+  StageCut cut{.begins = Indices(stages)};
   size_t end = layers;
   for (size_t stage = stages; stage-- > 0;)
     end = cut.begins[stage] = best[stage][end].begin_of_last;
@@ -248,7 +250,7 @@ StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_
 }
 
 // The first stage always begins at 0, so the caller names only the later ones.
-StageCut cut_at(size_t layers, std::vector<size_t> later_begins) {
+StageCut cut_at(size_t layers, Indices later_begins) {
   later_begins.insert(later_begins.begin(), 0);
   StageCut cut{.begins = std::move(later_begins)};
   check_cut(cut, layers);
@@ -315,7 +317,7 @@ std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model,
 // Layers are registered under their names in the model, so that its checkpoints fit.
 StagesImpl::StagesImpl(torch::nn::Sequential model,
                        const StageCut& cut,
-                       std::vector<c10::Device> devices)
+                       std::vector<Device> devices)
     : stages_(cut_into_stages(std::move(model), cut)), devices_(std::move(devices)) {
   if (devices_.size() != stages_.size())
     refuse_cut(cat("a device for each of ",

@@ -14,6 +14,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/value_sample.h"
 
 namespace muster {
@@ -82,7 +83,7 @@ void require_alike(const Tensor& parameter,
 void AveragedGradients::require(const Tensors& parameters, ProcessGroup& group) {
   if (group.size() == 1 || compared_ == compared_steps(group))
     return;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor mine = gradient_samples(parameters).to(group.device());
   const Tensor gathered = mine.new_empty({group.size(), mine.size(1), 3});
   group.all_gather(gathered, mine);

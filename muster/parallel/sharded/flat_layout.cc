@@ -17,6 +17,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/live_reducers.h"
 
 namespace muster {
@@ -198,7 +199,7 @@ void require_same_place(const std::string& owner,
 // The parameters are views of the buffer afterwards. The padding is zero, so it has the same bits
 // on all ranks.
 void flatten_parameters(const FlatLayout& layout, const Tensor& flat, Tensors& parameters) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   int64_t used = 0;
   for (const size_t i : indices_of(parameters)) {
     const Tensor place = layout.place(flat, i);

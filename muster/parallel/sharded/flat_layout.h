@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/agree.h"
@@ -34,8 +35,8 @@ struct FlatLayout {
   std::vector<FlatPiece> pieces(int rank) const;
   Tensor part_of(const Tensor& flat, int rank) const { return flat.narrow(0, part * rank, part); }
 
-  std::vector<std::vector<int64_t>> shapes;
-  std::vector<int64_t> offsets, counts;
+  std::vector<Int64s> shapes;
+  Int64s offsets, counts;
   int64_t part = 0;  // elements per rank, the same on each
   int ranks = 1;
 };

@@ -10,7 +10,7 @@
 namespace muster {
 
 // Names are kept by tensor, since a tied weight has several.
-ParameterNames::ParameterNames(const torch::nn::Module& model) {
+ParameterNames::ParameterNames(const Module& model) {
   for (const auto& item : model.named_parameters())
     names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
 }

@@ -10,6 +10,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/tensor_pieces.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
 
@@ -18,12 +19,12 @@ namespace muster {
 // A model's names for its parameters; several for a tied one.
 class ParameterNames {
  public:
-  explicit ParameterNames(const torch::nn::Module& model);
+  explicit ParameterNames(const Module& model);
   // Throws: invalid_argument, in the name of `owner`, for a parameter that is not the model's.
   const Strings& of(const std::string& owner, const Tensor& parameter) const;
 
  private:
-  std::map<const c10::TensorImpl*, Strings> names_;
+  std::map<const TensorImpl*, Strings> names_;
 };
 
 void add_flat_pieces(TensorPieces& to,

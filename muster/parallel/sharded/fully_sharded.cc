@@ -16,6 +16,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/each_once.h"
@@ -71,16 +72,16 @@ FullySharded::FullySharded(ProcessGroup group, const FullyShardedOptions& option
     : set_(std::make_shared<FullyShardedSet>(std::move(group), options)) {}
 
 // All ranks add their modules in one order, inner ones first.
-std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
+std::shared_ptr<FullyShardedUnit> FullySharded::add(Module& module) {
   detail::FullyShardedModuleView view = detail::view_of_module(*set_, module);
   const Tensors& parameters = view.parameters;
   std::string wrong = view.wrong;
   for (const Tensor& parameter : parameters) {
     if (parameter.scalar_type() != parameters[0].scalar_type()) {
       wrong = cat("fully sharded: expected parameters of one type in a module, got ",
-                  c10::toString(parameters[0].scalar_type()),
+                  toString(parameters[0].scalar_type()),
                   " and ",
-                  c10::toString(parameter.scalar_type()),
+                  toString(parameter.scalar_type()),
                   " (rank ",
                   set_->group.job_rank(),
                   "); wrap the modules of each type separately");
@@ -95,8 +96,8 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   }
   if (wrong.empty())
     wrong = wrapped_problem("fully sharded", parameters, set_->group);
-  const auto type_of = [](const std::optional<at::ScalarType>& type) {
-    return type ? std::string(c10::toString(*type)) : std::string("the parameters'");
+  const auto type_of = [](const std::optional<ScalarType>& type) {
+    return type ? std::string(toString(*type)) : std::string("the parameters'");
   };
   const std::vector<Term> terms = {{"compute_dtype", type_of(set_->options.compute_dtype)},
                                    {"reduce_dtype", type_of(set_->options.reduce_dtype)},
@@ -231,22 +232,20 @@ std::shared_ptr<void> FullySharded::whole_parameters() {
 }
 
 // All ranks call it together. `plain` gets the state of whole parameters on every rank.
-void FullySharded::gather_state(torch::optim::Optimizer& optimizer,
-                                torch::optim::Optimizer& plain) {
+void FullySharded::gather_state(Optimizer& optimizer, Optimizer& plain) {
   for (const auto& unit : set_->units)
     gather_optimizer_state(unit->parts(), optimizer, plain, set_->group);
   copy_group_options(optimizer, plain);
 }
 
 // It exchanges nothing: every rank has the whole state, and takes its parts.
-void FullySharded::divide_state(torch::optim::Optimizer& optimizer,
-                                torch::optim::Optimizer& plain) {
+void FullySharded::divide_state(Optimizer& optimizer, Optimizer& plain) {
   for (const auto& unit : set_->units)
     divide_optimizer_state(unit->parts(), optimizer, plain);
   copy_group_options(plain, optimizer);
 }
 
-TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
+TensorPieces FullySharded::pieces(const Module& model) const {
   const ParameterNames names(model);
   TensorPieces pieces;
   // Values that were loaded beside the flat buffers are taken over first.

@@ -5,6 +5,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/number.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
@@ -32,12 +33,12 @@ void FullyShardedSet::begin_forward() {
 
 // A module replaced or a parameter registered after wrap() is in no part: nobody trains it, unless
 // the program does.
-void FullyShardedSet::warn_of_late_parameters(const torch::nn::Module& module) {
+void FullyShardedSet::warn_of_late_parameters(const Module& module) {
   if (!at::GradMode::is_enabled() || !graph.expired())
     return;
   for (const auto& item : module.named_parameters()) {
     const Tensor& parameter = item.value();
-    const c10::TensorImpl* const which = parameter.unsafeGetTensorImpl();
+    const TensorImpl* const which = parameter.unsafeGetTensorImpl();
     const bool is_known = owners.contains(which) || is_of_wrapped_model(parameter);
     if (is_known || !parameter.requires_grad() || !late.insert(which).second || group.rank() != 0)
       continue;

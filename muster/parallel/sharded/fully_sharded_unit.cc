@@ -118,7 +118,7 @@ std::vector<LeftMemory> memory_of_parameters(const Tensors& parameters) {
 // Only a storage that somebody still has can be the parameter's.
 bool lies_in_left(const Tensor& parameter, const std::vector<LeftMemory>& left) {
   const LeftMemory mine = memory_of_parameters({parameter})[0];
-  return std::ranges::any_of(left, [&](const LeftMemory& other) {
+  return any_of(left, [&](const LeftMemory& other) {
     return !other.storage.expired() && other.storage == mine.storage && mine.begin < other.end &&
            other.begin < mine.end && (mine.is_trained || other.is_trained);
   });
@@ -126,12 +126,12 @@ bool lies_in_left(const Tensor& parameter, const std::vector<LeftMemory>& left) 
 
 // A weight of a wrapped module that a module outside of it has too would be read without memory
 // there.
-FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Module& module) {
+FullyShardedModuleView view_of_module(const FullyShardedSet& set, Module& module) {
   FullyShardedModuleView view;
   view.module = module.weak_from_this();
-  std::set<const c10::TensorImpl*> seen;
-  const auto look_at = [&](const torch::nn::Module& inner, const NamedTensor& parameter) {
-    const c10::TensorImpl* const which = parameter.tensor.unsafeGetTensorImpl();
+  std::set<const TensorImpl*> seen;
+  const auto look_at = [&](const Module& inner, const NamedTensor& parameter) {
+    const TensorImpl* const which = parameter.tensor.unsafeGetTensorImpl();
     const auto owner = set.owners.find(which);
     if (owner != set.owners.end()) {
       view.outer = true;
@@ -142,7 +142,7 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
       view.names.push_back(parameter.name);
     }
   };
-  module.apply([&](const std::string& prefix, torch::nn::Module& inner) {
+  module.apply([&](const std::string& prefix, Module& inner) {
     view.modules.insert(&inner);
     const std::string before = prefix.empty() ? "" : cat(prefix, ".");
     for (const auto& item : inner.named_parameters(/*recurse=*/false))
@@ -151,8 +151,7 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Mod
   const auto has_it = [&](const auto& unit) {
     return unit->modules.contains(&module);
   };
-  const bool is_wrapped =
-      std::ranges::any_of(set.units, has_it) || std::ranges::any_of(set.without_parameters, has_it);
+  const bool is_wrapped = any_of(set.units, has_it) || any_of(set.without_parameters, has_it);
   if (view.parameters.empty() && is_wrapped)
     view.wrong =
         cat("fully sharded: expected a module whose parameters are not wrapped, got one that is "
@@ -180,7 +179,7 @@ FullyShardedUnit::FullyShardedUnit(const std::shared_ptr<FullyShardedSet>& set_,
       outer(view.outer) {
   if (parameters.empty())
     return;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const FullyShardedOptions& options = set_->options;
   was_trained = mapped(parameters, &Tensor::requires_grad);
   trained = std::ranges::count(was_trained, true);
@@ -259,7 +258,7 @@ void FullyShardedUnit::guard_memory(bool guarded) {
 void FullyShardedUnit::start_gather() {
   if (here || gathering)
     return;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   allocate_memory();
   const CallNumber of_this_unit(number);
   sent = part.to(flat.scalar_type());
@@ -562,7 +561,7 @@ void FullyShardedUnit::guard_parts() {
 
 // Frozen parameters get no gradient, and so no hook.
 void FullyShardedUnit::hang_hooks() {
-  const std::vector<size_t> places = filtered_indices<size_t>(
+  const Indices places = filtered_indices<size_t>(
       parameters.size(), [&](size_t i) { return parameters[i].requires_grad(); });
   hooks.hang(filtered(parameters, &Tensor::requires_grad),
              [this, places](size_t i) { on_gradient(places[i]); });
@@ -570,7 +569,7 @@ void FullyShardedUnit::hang_hooks() {
 
 // All ranks call it together. The versions tell at the end whether a value was changed.
 void FullyShardedUnit::make_whole() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   kept = false;
   release();
   take_replaced();
@@ -590,7 +589,7 @@ void FullyShardedUnit::make_whole() {
 // The end of whole_parameters(), in a destructor, so it throws nothing. It notes hashes of changed
 // values, which the next gather compares.
 void FullyShardedUnit::take_parts() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   bool changed = !part.equal(layout.part_of(whole, group.rank()));
   for (const size_t i : indices_of(parameters))
     changed |=
@@ -621,7 +620,7 @@ void FullyShardedUnit::divide_whole() {
 
 // torch::load and others give parameters memory of their own: what is in it goes to the parts.
 void FullyShardedUnit::take_replaced() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   bool any = false;
   for (const size_t i : indices_of(parameters)) {
     if (lies_at(parameters[i], places[i]))
@@ -653,9 +652,9 @@ void FullyShardedUnit::require_same_type(size_t parameter) const {
   throw failed_precondition("fully sharded: expected new values of '",
                             names[parameter],
                             "' as ",
-                            c10::toString(part.scalar_type()),
+                            toString(part.scalar_type()),
                             " while whole_parameters() lives, got the bytes of such as ",
-                            c10::toString(loaded.scalar_type()),
+                            toString(loaded.scalar_type()),
                             " (rank ",
                             group.job_rank(),
                             "); call torch::load while whole_parameters() lives");

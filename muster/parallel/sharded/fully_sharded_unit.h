@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/ddp/layer_members.h"
 #include "muster/parallel/outside_watch.h"
@@ -41,7 +43,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
       : group(std::move(group_)), options(options_) {}
 
   void begin_forward();
-  void warn_of_late_parameters(const torch::nn::Module& module);
+  void warn_of_late_parameters(const Module& module);
   void begin_backward();
   void after_graph();
   void end_graph();
@@ -56,8 +58,8 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   std::vector<std::shared_ptr<FullyShardedUnit>> units;
   std::vector<std::shared_ptr<FullyShardedUnit>>
       without_parameters;  // outermost modules that only call others
-  std::map<const c10::TensorImpl*, const FullyShardedUnit*> owners;  // of parameters
-  std::set<const c10::TensorImpl*> late;  // trained, and in no part: each is told once
+  std::map<const TensorImpl*, const FullyShardedUnit*> owners;  // of parameters
+  std::set<const TensorImpl*> late;  // trained, and in no part: each is told once
   std::vector<LeftMemory> left;
   std::vector<AssignedMember> assigned;  // of the modules that were wrapped
 
@@ -88,14 +90,14 @@ bool lies_in_left(const Tensor& parameter, const std::vector<LeftMemory>& left);
 struct FullyShardedModuleView {
   Tensors parameters;
   Strings names;
-  std::set<const torch::nn::Module*> modules;     // itself and all inside
-  std::weak_ptr<const torch::nn::Module> module;  // itself, if it is shared
+  std::set<const Module*> modules;     // itself and all inside
+  std::weak_ptr<const Module> module;  // itself, if it is shared
   std::vector<AssignedMember> assigned;
   bool outer = false;  // it contains wrapped modules
   std::string wrong;
 };
 
-FullyShardedModuleView view_of_module(const FullyShardedSet& set, torch::nn::Module& module);
+FullyShardedModuleView view_of_module(const FullyShardedSet& set, Module& module);
 
 // A forward that a backward may come through.
 struct FullyShardedUse {
@@ -148,10 +150,10 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   int64_t number;  // in its set, for all ranks to compare
   ProcessGroup group;
   Tensors parameters;
-  Strings names;                                  // their names in the module
-  std::set<const torch::nn::Module*> modules;     // the wrapped one and all inside
-  std::weak_ptr<const torch::nn::Module> module;  // the wrapped one, if it is shared
-  std::vector<bool> was_trained;                  // at construction
+  Strings names;                       // their names in the module
+  std::set<const Module*> modules;     // the wrapped one and all inside
+  std::weak_ptr<const Module> module;  // the wrapped one, if it is shared
+  std::vector<bool> was_trained;       // at construction
   FlatLayout layout;
   Tensor flat;     // all parameters; has memory only while they are gathered
   Tensors places;  // the parameters' views of it, made while it had memory
@@ -162,8 +164,8 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::unique_ptr<GradientStandIns> stand_ins;    // of the parameters
   std::unique_ptr<UnreducedGradients> unreduced;  // in the tensors
   Tensor whole;                                   // of whole_parameters()
-  std::vector<int64_t> versions;  // of the parameters when they became whole, or were gathered
-  std::set<const c10::TensorImpl*> renormalized;  // parameters that their embeddings write to
+  Int64s versions;  // of the parameters when they became whole, or were gathered
+  std::set<const TensorImpl*> renormalized;  // parameters that their embeddings write to
   std::map<size_t, int64_t> expected;  // hashes of parameters that got new values, by their places
   int64_t expected_part = 0;           // that of the part with them
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "muster/base/lock.h"
 #include "muster/comm/shared_tensor.h"
 
 namespace muster {
@@ -23,7 +24,7 @@ bool is_free(const Tensor& kept) {
 Tensor GradientBuffers::take(int64_t length, const at::TensorOptions& options) {
   if (!has_shared_memory(group_, options))
     return at::empty({length}, options);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto fits = [&](const Tensor& kept) {
     return is_free(kept) && kept.dtype() == options.dtype() && kept.numel() >= length;
   };

@@ -9,13 +9,14 @@
 
 #include <utility>
 
+#include "muster/base/torch_names.h"
 #include "muster/comm/torch_compat.h"
 
 namespace muster {
 
 // An empty storage under a shape: sizes and types may be asked for, values may not.
 Tensor tensor_without_memory(const Tensor& like, const std::string& error) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor tensor = at::empty({0}, like.options().requires_grad(false));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
   refuse_reads_for_good(*tensor.storage().unsafeGetStorageImpl(), error);
@@ -30,7 +31,7 @@ bool has_storage_of(const Tensor& gradient, const Tensor& stand_in) {
 // The thread of the backward runs `on_backward` whenever a gradient comes to a parameter.
 GradientStandIns::GradientStandIns(Tensors parameters,
                                    const std::string& error,
-                                   const std::function<void()>& on_backward) {
+                                   const Callback& on_backward) {
   for (Tensor& parameter : parameters) {
     Place& place = places_.emplace_back();
     place.stand_in = tensor_without_memory(parameter, error);
@@ -82,8 +83,8 @@ void GradientStandIns::put() {
 }
 
 // It returns nothing during a backward, since the stand-ins are lifted then.
-std::vector<size_t> GradientStandIns::take_cleared() {
-  std::vector<size_t> cleared;
+Indices GradientStandIns::take_cleared() {
+  Indices cleared;
   if (lifted_)
     return cleared;
   for (size_t i = 0; i < places_.size(); ++i) {

@@ -6,11 +6,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/base/callback.h"
+#include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"
 
@@ -26,9 +27,7 @@ class GradientStandIns : NoCopy {
  public:
   // `error`: what reading says. `on_backward` is called, in one of autograd's threads, before a
   // backward adds to the gradient of any of the parameters that are trained now.
-  GradientStandIns(Tensors parameters,
-                   const std::string& error,
-                   const std::function<void()>& on_backward);
+  GradientStandIns(Tensors parameters, const std::string& error, const Callback& on_backward);
   ~GradientStandIns();
 
   // From the next put() on a gradient of this parameter lies elsewhere.
@@ -43,7 +42,7 @@ class GradientStandIns : NoCopy {
   bool stands_in(size_t parameter) const;
 
   // The parameters whose gradients were cleared, or replaced, since put(); each once.
-  std::vector<size_t> take_cleared();
+  Indices take_cleared();
 
  private:
   struct Place {

@@ -26,9 +26,7 @@ bool is_of_the_forward(const Node& node, uint64_t first) {
 }  // namespace
 
 // It returns the number of exits, so that the caller knows when all have run.
-size_t watch_graph_exits(const Tensors& outputs,
-                         uint64_t first,
-                         const std::function<void()>& on_exit) {
+size_t watch_graph_exits(const Tensors& outputs, uint64_t first, const Callback& on_exit) {
   std::unordered_set<Node*> seen;
   std::vector<Node*> found;
   // False: the node belongs to what was computed before the forward.

@@ -6,9 +6,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
+#include "muster/base/callback.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
@@ -16,8 +16,6 @@ namespace muster {
 // `first`: at::sequence_number::peek() before the forward; nodes that other threads have made are
 // not seen. `on_exit` is called after each such node has run, in one of autograd's threads. Returns
 // how many there are.
-size_t watch_graph_exits(const Tensors& outputs,
-                         uint64_t first,
-                         const std::function<void()>& on_exit);
+size_t watch_graph_exits(const Tensors& outputs, uint64_t first, const Callback& on_exit);
 
 }  // namespace muster

@@ -208,7 +208,7 @@ void gather_optimizer_state(const OptimizerParts& parts,
                             Optimizer& whole,
                             ProcessGroup& group) {
   part_check_kinds(part, whole);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const std::vector<PartEntry> entries =
       part_entries_of_all(part_entries_of_rank(parts, part), group);
   part_make_states(parts, entries, whole);
@@ -223,7 +223,7 @@ void gather_optimizer_state(const OptimizerParts& parts,
 // It exchanges nothing, since every rank has the whole state.
 void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimizer& whole) {
   part_check_kinds(part, whole);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const size_t i : indices_of(parts.pieces)) {
     const FlatPiece& piece = parts.pieces[i];
     void* const key = parts.tensors[i].unsafeGetTensorImpl();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/parallel/sharded/flat_layout.h"
 
 namespace muster {
@@ -24,18 +25,16 @@ struct OptimizerParts {
 // Gives `whole` the state of all ranks' `part`s. Collective: yes. Throws: invalid_argument for
 // optimizers of two kinds, or of an unsupported kind.
 void gather_optimizer_state(const OptimizerParts& parts,
-                            torch::optim::Optimizer& part,
-                            torch::optim::Optimizer& whole,
+                            Optimizer& part,
+                            Optimizer& whole,
                             ProcessGroup& group);
 // Gives `part` its elements of the state of `whole`, which is the same on every rank. Throws: as
 // above.
-void divide_optimizer_state(const OptimizerParts& parts,
-                            torch::optim::Optimizer& part,
-                            torch::optim::Optimizer& whole);
+void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimizer& whole);
 
 // Copies the options (rates) of each group, if both have the same number of groups. The first
 // throws as above.
-void copy_group_options(torch::optim::Optimizer& from, torch::optim::Optimizer& to);
-void copy_options_of_any(torch::optim::Optimizer& from, torch::optim::Optimizer& to);
+void copy_group_options(Optimizer& from, Optimizer& to);
+void copy_options_of_any(Optimizer& from, Optimizer& to);
 
 }  // namespace muster

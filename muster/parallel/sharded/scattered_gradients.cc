@@ -29,7 +29,7 @@ ScatteredGradients::ScatteredGradients(Tensors parameters,
                                        ProcessGroup group,
                                        std::shared_ptr<GradientBuffers> buffers,
                                        std::optional<ProcessGroup> replicas,
-                                       at::ScalarType dtype)
+                                       ScalarType dtype)
     : parameters_(std::move(parameters)),
       layout_(std::move(layout)),
       group_(std::move(group)),
@@ -63,7 +63,7 @@ void ScatteredGradients::take(size_t parameter) {
         "); ",
         has_[parameter] ? "do not nest backwards" : "make the embedding with sparse(false)");
   }
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   if (!flat_.defined()) {
     flat_ = new_flat();
     const int64_t used = layout_.offsets.back() + layout_.counts.back();
@@ -89,7 +89,7 @@ bool ScatteredGradients::keep(size_t parameter) {
   Tensor& gradient = parameters_[parameter].mutable_grad();
   if (gradient.scalar_type() == dtype_ || gradient.layout() != at::kStrided)
     return false;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   Tensor& kept = kept_[parameter];
   if (kept.defined()) {
     kept.add_(gradient);
@@ -133,7 +133,7 @@ void ScatteredGradients::use_here() const {
 
 // All ranks call it together for the same bucket. Parameters without a gradient count as zeros.
 void ScatteredGradients::start() {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   drop_of_frozen();
   // Gradients may have been gathered without a reduction, and not be reached by this backward.
   for (size_t i = 0; i < parameters_.size(); ++i)
@@ -181,7 +181,7 @@ void add_to_pieces(const Tensor& part,
                    const std::vector<FlatPiece>& pieces,
                    const Tensors& parameters,
                    Tensors& tensors) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   for (const size_t i : indices_of(pieces)) {
     if (!parameters[pieces[i].parameter].requires_grad())
       continue;
@@ -204,13 +204,13 @@ void give_gradients_to_this_stream(const Tensors& tensors) {
 
 // Every element is on one rank, so the sum of the ranks' squares is that of the whole.
 Tensor sharded_grad_norm(const Tensors& tensors, ProcessGroup& group) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kDouble));
   for (const Tensor& tensor : tensors) {
     const Tensor& gradient = tensor.grad();
     if (!gradient.defined())
       continue;
-    const at::ScalarType type = c10::promoteTypes(at::kFloat, gradient.scalar_type());
+    const ScalarType type = c10::promoteTypes(at::kFloat, gradient.scalar_type());
     squares += at::linalg_vector_norm(gradient, 2, {}, false, type).to(at::kDouble).square();
   }
   group.all_reduce(squares);
@@ -242,7 +242,7 @@ Tensor clip_sharded_grads(const Tensors& tensors, double max_norm, ProcessGroup&
                            "); 1.0 is a common choice");
   }
   const Tensor norm = sharded_grad_norm(tensors, group);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const Tensor& tensor : tensors)
     if (tensor.grad().defined())

@@ -12,6 +12,7 @@
 
 #include "muster/base/indices_of.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/same_samples.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/gradient_buffers.h"
@@ -27,7 +28,7 @@ class ScatteredGradients {
                      ProcessGroup group,
                      std::shared_ptr<GradientBuffers> buffers,
                      std::optional<ProcessGroup> replicas,
-                     at::ScalarType dtype);
+                     ScalarType dtype);
 
   // Copies a parameter's gradient into the buffer and frees it. Throws: failed_precondition for a
   // sparse one, and for a second one before start().
@@ -67,7 +68,7 @@ class ScatteredGradients {
   ProcessGroup group_;
   std::shared_ptr<GradientBuffers> buffers_;
   std::optional<ProcessGroup> replicas_;
-  at::ScalarType dtype_;
+  ScalarType dtype_;
   double factor_;
   size_t wanted_ = 0, taken_ = 0;
   std::vector<bool> has_;

@@ -16,12 +16,16 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/mapped.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
@@ -47,7 +51,7 @@ struct ShardBucket {
 
   size_t group;  // of parameters
   Tensors parameters;
-  std::vector<size_t> places;  // of the parameters in their group
+  Indices places;  // of the parameters in their group
   FlatLayout layout;
   Tensor flat;
   int64_t gathered_version = 0;  // of flat, when all ranks had the same in it
@@ -68,7 +72,7 @@ using ShardGroups = ShardedOptimizerBase::Groups;
 // parameters of one group and type.
 std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_mb) {
   std::vector<ShardBucket> buckets;
-  std::set<const c10::TensorImpl*> seen;
+  std::set<const TensorImpl*> seen;
   for (size_t g = groups.size(); g-- > 0;) {
     double bytes = 0;
     const Tensors& parameters = groups[g].params();
@@ -172,7 +176,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   std::shared_ptr<GradientBuffers> buffers = std::make_shared<GradientBuffers>(group);
   std::vector<Tensors> given;  // the groups' tensors at construction
   std::vector<ShardBucket> buckets;
-  std::unique_ptr<torch::optim::Optimizer> inner;
+  std::unique_ptr<Optimizer> inner;
 
   bool reduces = true;
   ParameterHooks hooks;
@@ -290,7 +294,7 @@ void ShardsState::clear_parts() {
 
 // The callback belongs to the graph that runs now, and goes with it, also when that fails.
 void ShardsState::begin_graph() {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   if (!graph.expired())
     return;
   require_sole_claim();
@@ -304,7 +308,7 @@ void ShardsState::begin_graph() {
 // The thread of the backward runs it. Buckets are reduced in order, though they may complete in
 // another.
 void ShardsState::on_gradient(size_t bucket, size_t parameter) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   if (!reduces) {
     kept_local = true;
     return;
@@ -332,7 +336,7 @@ void ShardsState::begin_backward() {
 
 // The end of a backward: buckets that are not complete are reduced as they are.
 void ShardsState::after_graph() {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   give_gradients_to_this_stream(tensors());
   while (reducing && next < buckets.size()) {
     buckets[next].gradients->use_here();
@@ -349,7 +353,7 @@ void ShardsState::after_graph() {
 
 // Called also for a backward that failed, which reduces nothing.
 void ShardsState::end_graph() {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   for (ShardBucket& bucket : buckets)
     bucket.stand_ins->put();
 }
@@ -443,8 +447,8 @@ void ShardsState::require_averaged_gradients() const {
 bool ShardsState::has_local_gradient() const {
   if (options.gradients && !kept_local)
     return false;
-  return std::ranges::any_of(buckets, [&](const ShardBucket& bucket) {
-    return std::ranges::any_of(bucket.parameters, [&](const Tensor& parameter) {
+  return any_of(buckets, [&](const ShardBucket& bucket) {
+    return any_of(bucket.parameters, [&](const Tensor& parameter) {
       const Tensor& gradient = parameter.grad();
       if (!gradient.defined())
         return false;
@@ -460,7 +464,7 @@ void ShardsState::require_same_type(const Tensor& parameter, const Tensor& place
     return;
   throw failed_precondition(
       "sharded optimizer: expected parameters of ",
-      c10::toString(place.scalar_type()),
+      toString(place.scalar_type()),
       ", as they were sharded, got one of ",
       tensor_text(parameter),
       " (rank ",
@@ -638,7 +642,7 @@ Tensor ShardedOptimizerBase::step(LossClosure closure) {
     const at::AutoGradMode with_grad(true);
     loss = closure();
   }
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   State& state = *state_of_shards_;
   state.require_same_groups(param_groups_);
   state.require_sole_claim();
@@ -687,12 +691,12 @@ Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   return clip_sharded_grads(state.tensors(), max_norm, state.group);
 }
 
-torch::optim::Optimizer& ShardedOptimizerBase::part() {
+Optimizer& ShardedOptimizerBase::part() {
   return *state_of_shards_->inner;
 }
 
 // All ranks call it together. `plain` gets the state of whole parameters on every rank.
-void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
+void ShardedOptimizerBase::gather_state(Optimizer& plain) {
   State& state = *state_of_shards_;
   for (const ShardBucket& bucket : state.buckets)
     gather_optimizer_state(bucket.parts(), *state.inner, plain, state.group);
@@ -701,7 +705,7 @@ void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
 }
 
 // It exchanges nothing. An optimizer with another number of groups keeps its options.
-void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
+void ShardedOptimizerBase::divide_state(Optimizer& plain) {
   State& state = *state_of_shards_;
   for (const ShardBucket& bucket : state.buckets)
     divide_optimizer_state(bucket.parts(), *state.inner, plain);
@@ -716,7 +720,7 @@ void ShardedOptimizerBase::load(torch::serialize::InputArchive& /*archive*/) {
   refuse_archive("torch::load");
 }
 
-TensorPieces ShardedOptimizerBase::pieces(const torch::nn::Module& model) const {
+TensorPieces ShardedOptimizerBase::pieces(const Module& model) const {
   const ParameterNames names(model);
   TensorPieces pieces;
   for (const ShardBucket& bucket : state_of_shards_->buckets)

@@ -53,7 +53,7 @@ Tensor scores_of(const Tensor& q,
 }  // namespace
 
 // Halves are too narrow for sums over a whole sequence.
-at::ScalarType attention_type(at::ScalarType type) {
+ScalarType attention_type(ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
 
@@ -74,7 +74,7 @@ void attend(const Tensor& q,
             bool diagonal,
             const TileOptions& options,
             Attended attended) {
-  const at::ScalarType type = attended.out.scalar_type();
+  const ScalarType type = attended.out.scalar_type();
   each_tile(q.size(2), k.size(2), options.tile, diagonal, [&](TileRange rows, TileRange columns) {
     Tensor weights = scores_of(tile_of(q, rows).to(type),
                                tile_of(k, columns).to(type),
@@ -106,7 +106,7 @@ void attend_backward(const Tensor& q,
                      const Tensor& out,
                      const Tensor& weighted,
                      AttentionGradients gradients) {
-  const at::ScalarType type = gradients.q.scalar_type();
+  const ScalarType type = gradients.q.scalar_type();
   each_tile(q.size(2), k.size(2), options.tile, diagonal, [&](TileRange rows, TileRange columns) {
     const Tensor query = tile_of(q, rows).to(type), key = tile_of(k, columns).to(type);
     const Tensor out_tile = tile_of(out, rows).to(type);

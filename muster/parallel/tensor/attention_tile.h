@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -24,7 +25,7 @@ struct Attended {
 };
 
 // The type in which tiles of `type` are computed: float for half types.
-at::ScalarType attention_type(at::ScalarType type);
+ScalarType attention_type(ScalarType type);
 
 // The empty accumulation.
 Attended nothing_attended(const Tensor& q);

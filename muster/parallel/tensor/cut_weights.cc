@@ -8,16 +8,18 @@
 #include <mutex>
 #include <vector>
 
+#include "muster/base/contains.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 namespace {
 
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl>;
+using WeakTensor = c10::weak_intrusive_ptr<TensorImpl>;
 
 struct CutWeight {
-  const torch::nn::Module* layer;  // only compared
+  const Module* layer;  // only compared
   WeakTensor whole, part;
 };
 
@@ -34,12 +36,12 @@ CutWeights& cut_weights() {
 }  // namespace
 
 std::string wrong_tie(const char* call,
-                      const torch::nn::Module& layer,
+                      const Module& layer,
                       const Tensor& whole,
                       const ProcessGroup& group) {
   CutWeights& weights = cut_weights();
-  const std::lock_guard lock(weights.mutex);
-  const bool is_tied = std::ranges::any_of(weights.all, [&](const CutWeight& cut) {
+  const Lock lock(weights.mutex);
+  const bool is_tied = any_of(weights.all, [&](const CutWeight& cut) {
     return cut.layer != &layer && !cut.part.expired() && !cut.whole.expired() &&
            cut.whole._unsafe_get_target() == whole.unsafeGetTensorImpl();
   });
@@ -53,9 +55,9 @@ std::string wrong_tie(const char* call,
              "torch::linear(muster::copy_to_group(x, group), token->weight)");
 }
 
-void remember_cut(const torch::nn::Module& layer, const Tensor& whole, const Tensor& part) {
+void remember_cut(const Module& layer, const Tensor& whole, const Tensor& part) {
   CutWeights& weights = cut_weights();
-  const std::lock_guard lock(weights.mutex);
+  const Lock lock(weights.mutex);
   std::erase_if(weights.all, [](const CutWeight& cut) { return cut.part.expired(); });
   weights.all.push_back({.layer = &layer,
                          .whole = WeakTensor(whole.getIntrusivePtr()),

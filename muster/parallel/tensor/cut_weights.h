@@ -7,6 +7,7 @@
 #include <string>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -14,11 +15,11 @@ namespace muster {
 // Returns what is wrong with dividing `whole` of the layer, or nothing: a part of it that another
 // layer has, and trains, still exists.
 std::string wrong_tie(const char* call,
-                      const torch::nn::Module& layer,
+                      const Module& layer,
                       const Tensor& whole,
                       const ProcessGroup& group);
 
 // Remembers it, as long as the part exists.
-void remember_cut(const torch::nn::Module& layer, const Tensor& whole, const Tensor& part);
+void remember_cut(const Module& layer, const Tensor& whole, const Tensor& part);
 
 }  // namespace muster

@@ -8,14 +8,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "muster/base/divided_up.h"
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -33,7 +34,7 @@ struct CollectiveFunction : torch::autograd::Function<CollectiveFunction> {
                         const TensorMap& forward,
                         TensorMap backward) {
     context->saved_data["backward"] =
-        c10::IValue::make_capsule(c10::make_intrusive<KeptMap>(std::move(backward)));
+        IValue::make_capsule(c10::make_intrusive<KeptMap>(std::move(backward)));
     return forward(x);
   }
   static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
@@ -68,7 +69,7 @@ Tensor summed(const Tensor& x, ProcessGroup& group) {
 
 // All ranks of the group call it together, with tensors of one shape.
 Tensor gathered(const Tensor& x, ProcessGroup& group, int64_t dim) {
-  std::vector<int64_t> sizes = x.sizes().vec();
+  Int64s sizes = x.sizes().vec();
   sizes.insert(sizes.begin(), group.size());
   Tensor parts = at::empty(sizes, x.options());
   group.all_gather(parts, x.contiguous());
@@ -109,7 +110,7 @@ OwnRows own_rows(int64_t total, const ProcessGroup& group) {
 Tensor gathered_rows(const Tensor& mine, int64_t total, ProcessGroup& group) {
   const int64_t ranks = group.size();
   const int64_t longest = divided_up(total, ranks);
-  std::vector<int64_t> sizes = mine.sizes().vec();
+  Int64s sizes = mine.sizes().vec();
   sizes[0] = longest;
   Tensor padded = at::zeros(sizes, mine.options());
   padded.narrow(0, 0, mine.size(0)).copy_(mine.detach());

@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/each_once.h"
 
 namespace muster {
@@ -21,12 +22,12 @@ namespace muster {
 namespace {
 
 // It returns null for a layer that is whole on every rank.
-const DividedLayer* as_divided(const std::shared_ptr<torch::nn::Module>& module) {
+const DividedLayer* as_divided(const std::shared_ptr<Module>& module) {
   return dynamic_cast<const DividedLayer*>(module.get());
 }
 
 // As LibTorch does: the norm of the norms. Undefined gradients count as none.
-Tensor norm_of_gradients(const Tensors& parameters, at::Device device, double norm_type) {
+Tensor norm_of_gradients(const Tensors& parameters, Device device, double norm_type) {
   Tensors norms;
   for (const Tensor& parameter : parameters) {
     if (!parameter.grad().defined())
@@ -58,7 +59,7 @@ void require_alike(double sum, double sum_of_squares, const ProcessGroup& group)
 }
 
 // A model without parameters has a norm of type float.
-at::ScalarType type_of_norm(const Tensors& a, const Tensors& b) {
+ScalarType type_of_norm(const Tensors& a, const Tensors& b) {
   const auto& some = a.empty() ? b : a;
   return some.empty() ? at::kFloat : some[0].scalar_type();
 }
@@ -66,8 +67,8 @@ at::ScalarType type_of_norm(const Tensors& a, const Tensors& b) {
 }  // namespace
 
 // A shared parameter counts once, and as divided if any layer divides it.
-ParallelParameters parallel_parameters(const torch::nn::Module& model) {
-  std::set<const at::TensorImpl*> divided;
+ParallelParameters parallel_parameters(const Module& model) {
+  std::set<const TensorImpl*> divided;
   for (const auto& module : model.modules()) {
     const DividedLayer* layer = as_divided(module);
     if (layer == nullptr)
@@ -93,8 +94,8 @@ Tensor parallel_grad_norm(const Tensors& divided,
                            norm_type,
                            "; 2 is the usual one");
   }
-  const at::NoGradGuard no_grad;
-  const at::ScalarType type = type_of_norm(divided, replicated);
+  const NoGradGuard no_grad;
+  const ScalarType type = type_of_norm(divided, replicated);
   Tensor own = norm_of_gradients(divided, group.device(), norm_type);
   const Tensor common = norm_of_gradients(replicated, group.device(), norm_type);
   if (std::isinf(norm_type)) {
@@ -109,7 +110,7 @@ Tensor parallel_grad_norm(const Tensors& divided,
 }
 
 // It exchanges nothing: each rank tells its own pieces.
-TensorPieces parallel_pieces(const torch::nn::Module& model) {
+TensorPieces parallel_pieces(const Module& model) {
   TensorPieces all;
   for (const auto& named : model.named_modules("", /*include_self=*/true)) {
     const std::string prefix = named.key().empty() ? "" : named.key() + ".";
@@ -130,7 +131,7 @@ TensorPieces parallel_pieces(const torch::nn::Module& model) {
 }
 
 // All ranks call it together, since divided layers gather their parts in the modules' order.
-WholeParameters gather_parameters(const torch::nn::Module& model) {
+WholeParameters gather_parameters(const Module& model) {
   WholeParameters all;
   for (const auto& named : model.named_modules("", /*include_self=*/true)) {
     const std::string prefix = named.key().empty() ? "" : named.key() + ".";

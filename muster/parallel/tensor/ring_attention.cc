@@ -11,12 +11,13 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/parallel/tensor/attention_tile.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
@@ -27,7 +28,7 @@ namespace {
 // The pieces of the sequence that a rank has, in the order in which it has them. In zigzag order a
 // rank has one from the front and one from the back, so that causal attention costs all ranks
 // alike.
-std::vector<int64_t> pieces_of(int64_t rank, int64_t ranks, SequenceOrder order) {
+Int64s pieces_of(int64_t rank, int64_t ranks, SequenceOrder order) {
   if (order == SequenceOrder::contiguous)
     return {rank};
   return {rank, 2 * ranks - 1 - rank};
@@ -79,8 +80,8 @@ class Ring {
   // itself.
   [[nodiscard]] Work shift(const Tensor& come, const Tensor& rows) {
     const int size = group_.size();
-    std::vector<int64_t> to(size, 0);
-    std::vector<int64_t> from(size, 0);
+    Int64s to(size, 0);
+    Int64s from(size, 0);
     to[(group_.rank() + 1) % size] = rows.size(0);
     from[(group_.rank() + size - 1) % size] = rows.size(0);
     return group_.all_to_all_async(come, rows, from, to);
@@ -110,8 +111,8 @@ void each_pair(const ProcessGroup& group,
                const ContextOptions& options,
                int64_t own_tokens,
                const Visit& visit) {
-  const std::vector<int64_t> mine = pieces_of(group.rank(), group.size(), options.order);
-  const std::vector<int64_t> theirs = pieces_of(owner, group.size(), options.order);
+  const Int64s mine = pieces_of(group.rank(), group.size(), options.order);
+  const Int64s theirs = pieces_of(owner, group.size(), options.order);
   const int64_t length = own_tokens / std::ssize(mine);
   for (int64_t i = 0; i < std::ssize(mine); ++i) {
     for (int64_t j = 0; j < std::ssize(theirs); ++j) {
@@ -178,7 +179,7 @@ AttentionGradients go_round_backward(const Tensor& q,
                                      ProcessGroup& group,
                                      const ContextOptions& options) {
   const TileOptions tiles = tile_options(options, q);
-  const at::ScalarType type = attended.out.scalar_type();
+  const ScalarType type = attended.out.scalar_type();
   const Tensor weighted = (out.to(type) * attended.out).sum(-1);
   const Tensor of_q = at::zeros_like(attended.out);
   Tensor of_keys = at::zeros(keys.sizes(), keys.options().dtype(type));
@@ -216,7 +217,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const c10::impl::ExcludeDispatchKeyGuard in_own_types(c10::autocast_dispatch_keyset);
     const Attended attended = go_round(q, at::stack({k, v}), group, options);
     context->saved_data["kept"] =
-        c10::IValue::make_capsule(c10::make_intrusive<RingKept>(group, options));
+        IValue::make_capsule(c10::make_intrusive<RingKept>(group, options));
     const Tensor out = attended.out.to(q.scalar_type());
     context->save_for_backward({q, k, v, attended.out, attended.log_sum});
     return out;
@@ -235,7 +236,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
                                                     gradients[0],
                                                     kept.group,
                                                     kept.options);
-    const at::ScalarType type = q.scalar_type();
+    const ScalarType type = q.scalar_type();
     return {of.q.to(type), of.k.to(type), of.v.to(type), {}, {}};
   }
 };
@@ -257,7 +258,7 @@ Tensor tokens_for_heads(const Tensor& x,
 Tensor joined_positions(int64_t length,
                         const ProcessGroup& group,
                         SequenceOrder order,
-                        at::Device device) {
+                        Device device) {
   const int64_t pieces = number_of_pieces(group.size(), order);
   const Tensor all =
       at::arange(length, at::TensorOptions().dtype(at::kLong).device(device)).view({pieces, -1});

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/rows.h"
 #include "muster/ddp/value_sample.h"
 
@@ -32,7 +33,7 @@ void SameInput::require(const char* layer, const Tensor& input, ProcessGroup& gr
       !at::GradMode::is_enabled())
     return;
   ++compared_;
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const auto samples = all_gather_rows(group, sample_of(input.detach().contiguous()));
   for (int rank = 1; rank < group.size(); ++rank) {
     if (!are_other_values(samples.front(), samples[rank]))

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/text_of.h"
@@ -220,7 +221,7 @@ TensorPieces ColumnParallelLinearImpl::pieces() const {
   const OwnRows rows = own_rows(of_stack, group_);
   TensorPieces all;
   for (const auto& item : named_parameters()) {
-    std::vector<int64_t> shape = item.value().sizes().vec();
+    Int64s shape = item.value().sizes().vec();
     shape[0] = outputs_;
     TensorPiece piece{.name = item.key(), .shape = shape, .elements = {}, .tensor = item.value()};
     for (int64_t stack = 0; stack < options_.stacks; ++stack)

@@ -16,6 +16,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/text_of.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
@@ -55,7 +56,7 @@ void expect_ids(const char* call,
                            ": expected ",
                            what,
                            " of type Long, got ",
-                           c10::toString(ids.scalar_type()),
+                           toString(ids.scalar_type()),
                            " (rank ",
                            group.job_rank(),
                            "); convert them");
@@ -112,7 +113,7 @@ std::string wrong_embedding(const torch::nn::Embedding& layer,
              "); use a smaller group");
 }
 
-bool is_half(at::ScalarType type) {
+bool is_half(ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16;
 }
 

@@ -1,0 +1,10 @@
+// What holds a mutex until the end of a block.
+#pragma once
+
+#include <mutex>
+
+namespace muster {
+
+using Lock = std::lock_guard<std::mutex>;
+
+}  // namespace muster
