@@ -16,5 +16,6 @@ using at::Tensor;
 using Tensors = std::vector<Tensor>;
 using NamedTensors = std::map<std::string, Tensor>;
 using NamedTensorList = std::vector<std::pair<std::string, Tensor>>;  // in a model's order
+using TensorLists = std::vector<Tensors>;
 
 }  // namespace muster

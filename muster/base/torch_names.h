@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <set>
 
 namespace c10 {
 enum class ScalarType : int8_t;
@@ -29,5 +31,7 @@ using c10::ScalarType;
 using c10::TensorImpl;
 using torch::nn::Module;
 using torch::optim::Optimizer;
+using TensorImpls = std::set<const TensorImpl*>;
+using ModulePtr = std::shared_ptr<Module>;
 
 }  // namespace muster

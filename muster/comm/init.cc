@@ -34,6 +34,7 @@
 #include "muster/comm/rendezvous/members.h"
 #include "muster/comm/rendezvous/rendezvous.h"
 #include "muster/shm/peer_watch.h"
+#include "muster/store/rank_identity.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/late_rank.h"
 
@@ -89,7 +90,7 @@ RankIdentity identity(const Rendezvous& rendezvous,
 }
 
 // Errors of this process name the others that have ended, where it can see them.
-void remember_processes(const std::vector<RankIdentity>& members, const RankIdentity& self) {
+void remember_processes(const RankIdentities& members, const RankIdentity& self) {
   std::vector<RankProcess> others;
   for (const RankIdentity& member : members) {
     const bool seen = member.host == self.host && member.pid_namespace == self.pid_namespace;
@@ -116,7 +117,7 @@ void log_backend(const std::string& backend, const InitOptions& options, size_t 
 // The group of `members`, this process being the one at `place`.
 ProcessGroup make_group(const Rendezvous& rendezvous,
                         const StorePtr& root,
-                        const std::vector<RankIdentity>& members,
+                        const RankIdentities& members,
                         int place,
                         const InitOptions& options,
                         bool awaited = false) {

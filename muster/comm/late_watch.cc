@@ -19,6 +19,7 @@
 #include "muster/comm/call/rank_processes.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/nccl.h"
+#include "muster/comm/work.h"
 
 namespace muster {
 
@@ -87,13 +88,13 @@ LateWatch::~LateWatch() {
     thread_.join();
 }
 
-void LateWatch::add(const std::shared_ptr<Work::State>& state) {
+void LateWatch::add(const WorkStatePtr& state) {
   const Lock lock(mutex_);
   watched_.push_back({.state = state, .late_ranks = LateRanks(state->deadline.limit())});
   start_thread();
 }
 
-void LateWatch::add_of_gpu(std::shared_ptr<Work::State> state) {
+void LateWatch::add_of_gpu(WorkStatePtr state) {
   const Lock lock(mutex_);
   newest_of_gpu_ = std::move(state);
   start_thread();
@@ -149,7 +150,7 @@ bool LateWatch::look_at_gpu(Lock& lock) {
     keep_for_ever(std::move(of_gpu_));
     return false;
   }
-  const std::shared_ptr<Work::State> newest = newest_of_gpu_;
+  const WorkStatePtr newest = newest_of_gpu_;
   lock.unlock();
   const bool over = is_over_on_gpu(newest);
   lock.lock();
@@ -159,7 +160,7 @@ bool LateWatch::look_at_gpu(Lock& lock) {
 }
 
 // Runs in the thread, without the lock.
-bool LateWatch::is_over_on_gpu(const std::shared_ptr<Work::State>& newest) {
+bool LateWatch::is_over_on_gpu(const WorkStatePtr& newest) {
   if (!of_gpu_ || of_gpu_->state != newest) {
     forget_of_gpu();
     of_gpu_.emplace(

@@ -18,6 +18,7 @@
 #include "muster/base/late_ranks.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/work.h"
 #include "muster/comm/work_state.h"
 
 namespace muster {
@@ -33,11 +34,11 @@ class LateWatch : NoCopy {
   ~LateWatch();
 
   // Watches the operation from now on, until it is over or waited for. The first starts the thread.
-  void add(const std::shared_ptr<Work::State>& state);
+  void add(const WorkStatePtr& state);
 
   // Watches a GPU's operation until it is over, or the next comes: one communicator does them one
   // after the other, so the newest is enough, and only its tensors are kept.
-  void add_of_gpu(std::shared_ptr<Work::State> state);
+  void add_of_gpu(WorkStatePtr state);
 
  private:
   struct Watched {
@@ -46,7 +47,7 @@ class LateWatch : NoCopy {
   };
   // Only the thread uses it.
   struct WatchedOfGpu {
-    std::shared_ptr<Work::State> state;  // the caller lets it go long before it is over
+    WorkStatePtr state;  // the caller lets it go long before it is over
     LateRanks late_ranks;
     Clock::time_point began = Clock::now();
     bool says_waiting = false;
@@ -57,7 +58,7 @@ class LateWatch : NoCopy {
   void run();
   void look_at_host(Lock& lock);
   bool look_at_gpu(Lock& lock);
-  bool is_over_on_gpu(const std::shared_ptr<Work::State>& newest);
+  bool is_over_on_gpu(const WorkStatePtr& newest);
   void forget_of_gpu();
   void look_for_lost();
   void look_for_failure();
@@ -70,7 +71,7 @@ class LateWatch : NoCopy {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Watched> watched_;
-  std::shared_ptr<Work::State> newest_of_gpu_;
+  WorkStatePtr newest_of_gpu_;
   std::optional<WatchedOfGpu> of_gpu_;
   bool stop_ = false;
   std::thread thread_;

@@ -285,7 +285,7 @@ Work ProcessGroup::gather_async(Tensor output, Tensor input, int root, Caller ca
   call.check_root(root);
   Tensors inputs{call.moved(input, false)};
   state_->count(inputs[0]);
-  std::vector<Tensors> outputs;
+  TensorLists outputs;
   if (state_->rank == root) {
     const Tensor to = call.moved(output, true);
     call.check_parts(output, input, "output", "input");
@@ -306,7 +306,7 @@ Work ProcessGroup::scatter_async(Tensor output, Tensor input, int root, Caller c
   ProcessGroupCall call("scatter", *this);
   call.check_root(root);
   Tensors outputs{call.moved(output, true)};
-  std::vector<Tensors> inputs;
+  TensorLists inputs;
   if (state_->rank == root) {
     const Tensor from = call.apart(call.moved(input, false), outputs[0]);
     state_->count(from);

@@ -27,6 +27,7 @@
 #include "muster/comm/interrupt.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/stream_order.h"
+#include "muster/comm/work.h"
 
 namespace muster {
 
@@ -261,7 +262,7 @@ ProcessGroupCall::Limit ProcessGroupCall::backend_limit() const {
   return state_->can.ends_waits ? limit_ : countable(limit() + kAfterOurs);
 }
 
-std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
+WorkStatePtr ProcessGroupCall::new_work() const {
   auto work = std::make_shared<Work::State>();
   work->operation = operation_;
   work->rank = state_->rank;
@@ -293,7 +294,7 @@ void ProcessGroupCall::agree(Work::State& work) {
                      [&] { work.agreement->before(work.sequence, work.signature, limit()); });
 }
 
-void ProcessGroupCall::watch(const std::shared_ptr<Work::State>& work) const {
+void ProcessGroupCall::watch(const WorkStatePtr& work) const {
   if (work->on_gpu) {
     state_->late_watch->add_of_gpu(work);
   } else if (work->waiting == Work::State::Waiting::in_slices) {
@@ -351,7 +352,7 @@ CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
                     work.tag);
 }
 
-Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
+Work ProcessGroupCall::launch(WorkStatePtr work, Start start) {
   work->abandoned = state_->abandoned;
   work->deadline = Deadline(limit());
   work->on_gpu = on_device_;

@@ -15,6 +15,7 @@
 #include "muster/base/tensors.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/group_state.h"
+#include "muster/comm/work.h"
 #include "muster/comm/work_state.h"
 
 namespace muster {
@@ -108,11 +109,11 @@ class ProcessGroupCall {
   Work start_with(int peer, int tag, Start start);
   void check(const Tensor& tensor);
   void agree(Work::State& work);
-  void watch(const std::shared_ptr<Work::State>& work) const;
+  void watch(const WorkStatePtr& work) const;
   void check_not_given_up(const Work::State& work) const;
-  std::shared_ptr<Work::State> new_work() const;
+  WorkStatePtr new_work() const;
   CallRecord new_record(const Work::State& work) const;
-  Work launch(std::shared_ptr<Work::State> work, Start start);
+  Work launch(WorkStatePtr work, Start start);
 
   const char* operation_;
   ProcessGroup::State* state_;

@@ -29,5 +29,6 @@ class Work {
   std::shared_ptr<void> group_;
   std::shared_ptr<State> state_;
 };
+using WorkStatePtr = std::shared_ptr<Work::State>;
 
 }  // namespace muster

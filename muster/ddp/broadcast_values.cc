@@ -16,8 +16,8 @@ namespace muster {
 namespace {
 
 // Groups what at::cat takes together.
-std::vector<Tensors> groups_of_one_kind(const Tensors& tensors) {
-  std::vector<Tensors> groups;
+TensorLists groups_of_one_kind(const Tensors& tensors) {
+  TensorLists groups;
   for (const Tensor& tensor : tensors) {
     if (tensor.numel() == 0)
       continue;

@@ -101,9 +101,7 @@ std::optional<c10::Stream> gpu_stream_of(Device device) {
 }  // namespace
 
 // The first device computes with the model itself.
-ModelReplicas::ModelReplicas(std::shared_ptr<Module> model,
-                             std::vector<Device> devices,
-                             bool copies_once)
+ModelReplicas::ModelReplicas(ModulePtr model, std::vector<Device> devices, bool copies_once)
     : model_(std::move(model)), devices_(std::move(devices)), copies_once_(copies_once) {
   if (devices_.empty()) {
     throw invalid_argument(
@@ -183,7 +181,7 @@ bool ModelReplicas::is_to_compare(size_t count) const {
   return !was_compared_ && count > 1 && at::GradMode::is_enabled();
 }
 
-void ModelReplicas::warn_of_lost_tie(const std::vector<Tensors>& outputs) {
+void ModelReplicas::warn_of_lost_tie(const TensorLists& outputs) {
   was_compared_ = true;
   const auto uses = mapped_indices(outputs.size(), [&](size_t i) {
     return parameter_uses(outputs[i], replicas_[i]->parameters());

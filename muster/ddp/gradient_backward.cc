@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <memory>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/lock.h"
@@ -14,6 +13,7 @@
 #include "muster/base/tensors.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/hook_adapter.h"
+#include "muster/ddp/outputs.h"
 #include "muster/ddp/reducer_state.h"
 
 namespace muster {
@@ -143,7 +143,7 @@ void GradientReducer::State::on_backward() {
 
 // Returns false where no output can be watched. A leaf is no sign of a backward of this forward,
 // and would keep the hook for ever.
-bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs,
+bool GradientReducer::State::watch_outputs(const ForwardOutputs& outputs,
                                            Expected of,
                                            const std::shared_ptr<StepCheck::Forward>& forward) {
   bool watched = false;

@@ -174,9 +174,7 @@ void GradientReducer::State::recover() {
     options.hook->recover(group);
 }
 
-GradientReducer::GradientReducer(std::shared_ptr<Module> model,
-                                 ProcessGroup group,
-                                 const DdpOptions& options)
+GradientReducer::GradientReducer(ModulePtr model, ProcessGroup group, const DdpOptions& options)
     : GradientReducer(Source{source_of(std::move(model))}, std::move(group), options) {}
 
 GradientReducer::GradientReducer(torch::jit::Module model,
@@ -184,7 +182,7 @@ GradientReducer::GradientReducer(torch::jit::Module model,
                                  const DdpOptions& options)
     : GradientReducer(Source{source_of(std::move(model))}, std::move(group), options) {}
 
-GradientReducer::GradientReducer(std::vector<NamedTensor> parameters,
+GradientReducer::GradientReducer(ModelTensors parameters,
                                  ProcessGroup group,
                                  const DdpOptions& options)
     : GradientReducer(Source{source_of(std::move(parameters))}, std::move(group), options) {}
@@ -270,7 +268,7 @@ void GradientReducer::State::broadcast_buffers_from(int root) {
   steps.meet_in_forward("at the beginning of a forward", [&] { model.broadcast_buffers(root); });
 }
 
-void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
+void GradientReducer::after_forward(ForwardOutputs outputs) {
   State& state = *state_;
   state.synchronize_buffers = at::GradMode::is_enabled() && state.reduces;
   if (!at::GradMode::is_enabled())
@@ -284,7 +282,7 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
 }
 
 // The caller holds the lock. The gradients of this forward stay on the rank.
-void GradientReducer::State::after_local_forward(const std::vector<ForwardOutput>& outputs) {
+void GradientReducer::State::after_local_forward(const ForwardOutputs& outputs) {
   if (options.static_graph && !static_graph_seen) {
     throw failed_precondition(
         "DistributedDataParallel: expected a first forward that is reduced with "
@@ -302,7 +300,7 @@ void GradientReducer::State::after_local_forward(const std::vector<ForwardOutput
 
 // The caller holds the lock. With find_unused_parameters the Reducer follows the graph of the
 // outputs, and join_outputs() lets a loss ignore some of them.
-void GradientReducer::State::after_reduced_forward(std::vector<ForwardOutput>& outputs) {
+void GradientReducer::State::after_reduced_forward(ForwardOutputs& outputs) {
   if (finds_unused() && outputs.empty()) {
     throw invalid_argument(
         "DistributedDataParallel: expected forward to return tensors, or pairs, "

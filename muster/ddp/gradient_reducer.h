@@ -12,7 +12,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"
@@ -42,9 +41,7 @@ class GradientReducer : NoCopy {
   // For a plain list of tensors or of {name, tensor}, such as an optimizer gets. The list is fixed,
   // but its parameters may be frozen and unfrozen. Throws: invalid_argument for tensors computed
   // from others.
-  GradientReducer(std::vector<NamedTensor> parameters,
-                  ProcessGroup group,
-                  const DdpOptions& options = {});
+  GradientReducer(ModelTensors parameters, ProcessGroup group, const DdpOptions& options = {});
   ~GradientReducer();
 
   // Call these around every forward. `outputs` are the tensors that forward returned;
@@ -54,7 +51,7 @@ class GradientReducer : NoCopy {
   // Throws: invalid_argument if parameters changed on some ranks only, or if find_unused_parameters
   // gets no outputs; failed_precondition for a first forward inside no_sync with static_graph.
   void before_forward();
-  void after_forward(std::vector<ForwardOutput> outputs);
+  void after_forward(ForwardOutputs outputs);
 
   // Makes both calls around `compute`, which computes with the parameters and returns tensors.
   template <class Forward>

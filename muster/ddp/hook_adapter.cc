@@ -9,6 +9,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/nccl/stream_order.h"
 
@@ -97,7 +98,7 @@ Reduction HookAdapter::reduce_sparse(const Tensor& tensor) {
 }
 
 // Called by the Reducer when a bucket is full, in the order of the buckets.
-c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {
+FuturePtr HookAdapter::runHook(c10d::GradBucket& bucket) {
   GradientBucket described = describe(bucket);
   const size_t index = described.index;
   const Tensor tensor = described.tensor;

@@ -12,6 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/trained_parameters.h"
 
@@ -28,7 +29,7 @@ class HookAdapter : public c10d::CommHookInterface {
  public:
   HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters);
 
-  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  FuturePtr runHook(c10d::GradBucket& bucket) override;
   Tensor parseHookResult(const IValue& result) override;
   // The hook's own, on the stream of its last bucket.
   void end_step();

@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
 
@@ -25,7 +26,7 @@ class FunctionHook : public CommunicationHook {
 
 }  // namespace
 
-Reduction::Reduction(c10::intrusive_ptr<c10::ivalue::Future> future)
+Reduction::Reduction(FuturePtr future)
     : finish_([future = std::move(future)] {
         future->wait();
         return c10d::detail::parseCppCommHookResult(future->value());

@@ -25,6 +25,7 @@
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/base/uneven_inputs.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/reducer_state.h"
@@ -47,10 +48,10 @@ class CountOfRanks : public c10d::Work {
   bool isCompleted() override { return true; }
   bool wait(milliseconds /*timeout*/) override { return true; }
   Tensors result() override { return future_->value().toTensorVector(); }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  FuturePtr getFuture() override { return future_; }
 
  private:
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  FuturePtr future_;
 };
 
 // A rank that shadows has no batch whose statistics it could give. All ranks find it out here;
@@ -137,7 +138,7 @@ void GradientReducer::State::shadow_forward(const JoinRounds::Answer& answer) {
 
 // The Reducer's buckets of zeros go through the same calls as the others' gradients do.
 void GradientReducer::State::shadow_backward() {
-  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+  std::vector<FuturePtr> futures;
   auto buckets = parts.reducer->get_grad_buckets(/*return_zero_tensors=*/true);
   for (auto& bucket : buckets)
     futures.push_back(parts.reducer->run_comm_hook(bucket));

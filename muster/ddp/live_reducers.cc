@@ -25,8 +25,8 @@ std::vector<LiveReducer*>& all() {
   return all;
 }
 
-std::set<const TensorImpl*> addresses_of(const Tensors& tensors) {
-  std::set<const TensorImpl*> found;
+TensorImpls addresses_of(const Tensors& tensors) {
+  TensorImpls found;
   for (const Tensor& tensor : tensors)
     found.insert(tensor.unsafeGetTensorImpl());
   return found;

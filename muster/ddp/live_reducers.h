@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <functional>
-#include <set>
 #include <vector>
 
 #include "muster/base/no_copy.h"
@@ -43,7 +42,7 @@ class LiveReducer : NoCopy {
   static bool any_knows(const Tensor& parameter);
 
  private:
-  using Parameters = std::set<const TensorImpl*>;
+  using Parameters = TensorImpls;
 
   bool has(const Tensor& parameter) const;
 

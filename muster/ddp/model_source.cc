@@ -23,8 +23,8 @@ namespace {
 
 // LibTorch's lists may have undefined tensors, of layers without a bias for example.
 template <class Named>
-std::vector<NamedTensor> defined_items(const Named& items) {
-  std::vector<NamedTensor> found;
+ModelTensors defined_items(const Named& items) {
+  ModelTensors found;
   for (const auto& item : items) {
     if (item.value().defined())
       found.push_back({item.key(), item.value()});
@@ -35,13 +35,9 @@ std::vector<NamedTensor> defined_items(const Named& items) {
 // A C++ module. It is asked anew each time: users register parameters during training.
 class ModuleSource : public ModelSource {
  public:
-  explicit ModuleSource(std::shared_ptr<Module> model) : model_(std::move(model)) {}
-  std::vector<NamedTensor> parameters() const override {
-    return defined_items(model_->named_parameters());
-  }
-  std::vector<NamedTensor> buffers() const override {
-    return defined_items(model_->named_buffers());
-  }
+  explicit ModuleSource(ModulePtr model) : model_(std::move(model)) {}
+  ModelTensors parameters() const override { return defined_items(model_->named_parameters()); }
+  ModelTensors buffers() const override { return defined_items(model_->named_buffers()); }
   void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
     // It visits the parameters themselves: LibTorch's own lists are copies, with all names put
     // together.
@@ -56,20 +52,20 @@ class ModuleSource : public ModelSource {
       }
     });
   }
-  std::set<const TensorImpl*> sparse() const override;
-  std::vector<NamedTensor> renormalized() const override { return renormalized_weights(*model_); }
+  TensorImpls sparse() const override;
+  ModelTensors renormalized() const override { return renormalized_weights(*model_); }
   Strings assigned() const override {
     return mapped(assigned_members(*model_), &AssignedMember::name);
   }
   bool is_training() const override { return model_->is_training(); }
 
  private:
-  std::shared_ptr<Module> model_;
+  ModulePtr model_;
 };
 
 // LibTorch has two modules with sparse gradients.
-std::set<const TensorImpl*> ModuleSource::sparse() const {
-  std::set<const TensorImpl*> sparse;
+TensorImpls ModuleSource::sparse() const {
+  TensorImpls sparse;
   for (const auto& module : model_->modules()) {
     if (const auto* embedding = module->as<torch::nn::Embedding>();
         embedding && embedding->options.sparse()) {
@@ -86,8 +82,8 @@ std::set<const TensorImpl*> ModuleSource::sparse() const {
 class ScriptSource : public ModelSource {
  public:
   explicit ScriptSource(torch::jit::Module model) : model_(std::move(model)) {}
-  std::vector<NamedTensor> parameters() const override { return named(model_.named_parameters()); }
-  std::vector<NamedTensor> buffers() const override { return named(model_.named_buffers()); }
+  ModelTensors parameters() const override { return named(model_.named_parameters()); }
+  ModelTensors buffers() const override { return named(model_.named_buffers()); }
   void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
     for (const Tensor& tensor : model_.parameters())
       visit(tensor);
@@ -97,8 +93,8 @@ class ScriptSource : public ModelSource {
  private:
   // LibTorch has a type for each of its lists.
   template <class List>
-  static std::vector<NamedTensor> named(const List& list) {
-    std::vector<NamedTensor> found;
+  static ModelTensors named(const List& list) {
+    ModelTensors found;
     for (const auto& item : list)
       found.push_back({item.name, item.value});
     return found;
@@ -109,9 +105,9 @@ class ScriptSource : public ModelSource {
 // A plain list of parameters, which has no modes and no buffers.
 class ListSource : public ModelSource {
  public:
-  explicit ListSource(std::vector<NamedTensor> parameters) : parameters_(std::move(parameters)) {}
-  std::vector<NamedTensor> parameters() const override { return parameters_; }
-  std::vector<NamedTensor> buffers() const override { return {}; }
+  explicit ListSource(ModelTensors parameters) : parameters_(std::move(parameters)) {}
+  ModelTensors parameters() const override { return parameters_; }
+  ModelTensors buffers() const override { return {}; }
   void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
     for (const NamedTensor& item : parameters_)
       visit(item.tensor);
@@ -119,7 +115,7 @@ class ListSource : public ModelSource {
   bool is_training() const override { return true; }
 
  private:
-  std::vector<NamedTensor> parameters_;
+  ModelTensors parameters_;
 };
 
 // Another source without the ignored tensors. Those given by name are whatever has the name now: a
@@ -127,12 +123,12 @@ class ListSource : public ModelSource {
 class PartialSource : public ModelSource {
  public:
   PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored);
-  std::vector<NamedTensor> parameters() const override { return followed(whole_->parameters()); }
-  std::vector<NamedTensor> buffers() const override { return followed(whole_->buffers()); }
+  ModelTensors parameters() const override { return followed(whole_->parameters()); }
+  ModelTensors buffers() const override { return followed(whole_->buffers()); }
   void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override;
-  std::set<const TensorImpl*> sparse() const override { return whole_->sparse(); }
+  TensorImpls sparse() const override { return whole_->sparse(); }
   Strings assigned() const override { return whole_->assigned(); }
-  std::vector<NamedTensor> renormalized() const override { return kept(whole_->renormalized()); }
+  ModelTensors renormalized() const override { return kept(whole_->renormalized()); }
   bool ignores(const Tensor& tensor) const override {
     const Lock lock(mutex_);
     return ignored_.contains(tensor.unsafeGetTensorImpl());
@@ -140,22 +136,22 @@ class PartialSource : public ModelSource {
   bool is_training() const override { return whole_->is_training(); }
 
  private:
-  std::vector<NamedTensor> kept(std::vector<NamedTensor> items) const {
+  ModelTensors kept(ModelTensors items) const {
     std::erase_if(items, [&](const NamedTensor& item) { return ignores(item.tensor); });
     return items;
   }
-  std::vector<NamedTensor> followed(std::vector<NamedTensor> items) const {
+  ModelTensors followed(ModelTensors items) const {
     follow(items);
     return kept(std::move(items));
   }
-  void follow(const std::vector<NamedTensor>& items) const;
+  void follow(const ModelTensors& items) const;
 
   ModelSourcePtr whole_;
   Tensors given_;  // themselves, so that no other tensor gets their addresses
   // The rest follows the model. Backwards ask ignores() in their own threads.
   mutable std::mutex mutex_;
   mutable std::map<std::string, Tensor> named_;
-  mutable std::set<const TensorImpl*> ignored_;     // addresses of both
+  mutable TensorImpls ignored_;                     // addresses of both
   mutable std::vector<const TensorImpl*> visited_;  // parameters of the last visit
 };
 
@@ -164,8 +160,7 @@ bool is_meant(const IgnoredParameter& ignored, const NamedTensor& item) {
   return name != nullptr ? item.name == *name : item.tensor.is_same(std::get<Tensor>(ignored));
 }
 
-[[noreturn]] void fail_not_of_model(const IgnoredParameter& ignored,
-                                    const std::vector<NamedTensor>& all) {
+[[noreturn]] void fail_not_of_model(const IgnoredParameter& ignored, const ModelTensors& all) {
   const auto* name = std::get_if<std::string>(&ignored);
   throw invalid_argument(
       "DistributedDataParallel: expected ignored_parameters to be parameters or buffers of "
@@ -213,7 +208,7 @@ void PartialSource::for_each_parameter(const std::function<void(const Tensor&)>&
 }
 
 // What had a name before is the model's no more, unless another name keeps it.
-void PartialSource::follow(const std::vector<NamedTensor>& items) const {
+void PartialSource::follow(const ModelTensors& items) const {
   const Lock lock(mutex_);
   bool has_changed = false;
   for (const NamedTensor& item : items) {
@@ -234,7 +229,7 @@ void PartialSource::follow(const std::vector<NamedTensor>& items) const {
 
 }  // namespace
 
-ModelSourcePtr source_of(std::shared_ptr<Module> model) {
+ModelSourcePtr source_of(ModulePtr model) {
   return std::make_shared<ModuleSource>(std::move(model));
 }
 
@@ -243,7 +238,7 @@ ModelSourcePtr source_of(torch::jit::Module model) {
 }
 
 // A tensor that was computed from others has no gradient of its own.
-ModelSourcePtr source_of(std::vector<NamedTensor> parameters) {
+ModelSourcePtr source_of(ModelTensors parameters) {
   for (const size_t i : indices_of(parameters)) {
     NamedTensor& one = parameters[i];
     if (one.name.empty())

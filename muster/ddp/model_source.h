@@ -8,7 +8,6 @@
 
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -24,26 +23,26 @@ class ModelSource {
   virtual ~ModelSource() = default;
   // Items are in registration order; a tensor shared by two modules occurs as often as in the
   // model. None is undefined.
-  virtual std::vector<NamedTensor> parameters() const = 0;
-  virtual std::vector<NamedTensor> buffers() const = 0;
+  virtual ModelTensors parameters() const = 0;
+  virtual ModelTensors buffers() const = 0;
   // Visits the same parameters, without names. Must be cheap: every forward calls it.
   virtual void for_each_parameter(const std::function<void(const Tensor&)>& visit) const = 0;
   // The parameters whose gradients are sparse tensors.
-  virtual std::set<const TensorImpl*> sparse() const { return {}; }
+  virtual TensorImpls sparse() const { return {}; }
   // Whether it is one of ignored_parameters: not a parameter here, although the model has it.
   virtual bool ignores(const Tensor& /*tensor*/) const { return false; }
   virtual bool is_training() const = 0;
   // Names under which layers compute with other tensors than are registered (layer_members.h).
   virtual Strings assigned() const { return {}; }
   // Weights that forwards write to (renormalized.h).
-  virtual std::vector<NamedTensor> renormalized() const { return {}; }
+  virtual ModelTensors renormalized() const { return {}; }
 };
 
 using ModelSourcePtr = std::shared_ptr<const ModelSource>;
 
-ModelSourcePtr source_of(std::shared_ptr<Module> model);
+ModelSourcePtr source_of(ModulePtr model);
 ModelSourcePtr source_of(torch::jit::Module model);
-ModelSourcePtr source_of(std::vector<NamedTensor> parameters);
+ModelSourcePtr source_of(ModelTensors parameters);
 
 // `source` without some parameters and buffers. Throws: invalid_argument for one that it does not
 // have.

@@ -24,6 +24,7 @@ struct NamedTensor {
   std::string name;
   Tensor tensor;
 };
+using ModelTensors = std::vector<NamedTensor>;
 
 // A parameter's name in the model, or the tensor itself.
 using IgnoredParameter = std::variant<std::string, Tensor>;

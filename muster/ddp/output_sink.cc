@@ -1,6 +1,8 @@
 // The sink is a node of the graph that passes outputs and gradients through unchanged.
 #include "muster/ddp/output_sink.h"
 
+#include <vector>
+
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "muster/base/indices_of.h"
@@ -28,7 +30,7 @@ class Sink : public torch::autograd::Function<Sink> {
 
 }  // namespace
 
-void join_outputs(std::vector<ForwardOutput>& outputs) {
+void join_outputs(ForwardOutputs& outputs) {
   std::vector<ForwardOutput*> followed;
   Tensors tensors;
   for (ForwardOutput& output : outputs) {

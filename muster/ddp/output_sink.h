@@ -5,13 +5,11 @@
 // Source: _DDPSink of torch.nn.parallel.DistributedDataParallel, without its copies.
 #pragma once
 
-#include <vector>
-
 #include "muster/ddp/outputs.h"
 
 namespace muster {
 
 // Routes all outputs that autograd follows, and that can be replaced, through one common node.
-void join_outputs(std::vector<ForwardOutput>& outputs);
+void join_outputs(ForwardOutputs& outputs);
 
 }  // namespace muster

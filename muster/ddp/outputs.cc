@@ -13,13 +13,11 @@ namespace {
 
 using Replace = std::function<void(const IValue&)>;
 
-void collect_from_value(const IValue& value,
-                        const Replace& replace,
-                        std::vector<ForwardOutput>& found);
+void collect_from_value(const IValue& value, const Replace& replace, ForwardOutputs& found);
 
 // Lists of tensors and of any values have one interface.
 template <class List>
-void collect_from_list(const List& list, std::vector<ForwardOutput>& found) {
+void collect_from_list(const List& list, ForwardOutputs& found) {
   using Element = typename List::value_type;
   for (const size_t i : indices_of(list)) {
     const auto put = [list, i](const IValue& other) {
@@ -30,7 +28,7 @@ void collect_from_list(const List& list, std::vector<ForwardOutput>& found) {
 }
 
 void collect_from_tuple(const c10::intrusive_ptr<c10::ivalue::Tuple>& tuple,
-                        std::vector<ForwardOutput>& found) {
+                        ForwardOutputs& found) {
   for (size_t i = 0; i < tuple->elements().size(); ++i) {
     const auto put = [tuple, i](const IValue& other) {
       tuple->unsafeSetElement(i, other);
@@ -39,8 +37,7 @@ void collect_from_tuple(const c10::intrusive_ptr<c10::ivalue::Tuple>& tuple,
   }
 }
 
-void collect_from_dictionary(const c10::Dict<IValue, IValue>& dictionary,
-                             std::vector<ForwardOutput>& found) {
+void collect_from_dictionary(const c10::Dict<IValue, IValue>& dictionary, ForwardOutputs& found) {
   for (const auto& item : dictionary) {
     const auto put = [dictionary, key = item.key()](const IValue& other) {
       dictionary.insert_or_assign(key, other);
@@ -50,9 +47,7 @@ void collect_from_dictionary(const c10::Dict<IValue, IValue>& dictionary,
 }
 
 // `replace` puts another value in this one's place.
-void collect_from_value(const IValue& value,
-                        const Replace& replace,
-                        std::vector<ForwardOutput>& found) {
+void collect_from_value(const IValue& value, const Replace& replace, ForwardOutputs& found) {
   if (value.isTensor()) {
     if (value.toTensor().defined())
       found.push_back({value.toTensor(), [replace](const Tensor& other) { replace(other); }});
@@ -69,7 +64,7 @@ void collect_from_value(const IValue& value,
 
 }  // namespace
 
-void collect_script_outputs(IValue& value, std::vector<ForwardOutput>& found) {
+void collect_script_outputs(IValue& value, ForwardOutputs& found) {
   collect_from_value(value, [&value](const IValue& other) { value = other; }, found);
 }
 

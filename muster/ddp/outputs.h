@@ -24,11 +24,12 @@ struct ForwardOutput {
   // Puts another tensor in its place; empty if the result returns copies or constants.
   std::function<void(const Tensor&)> replace;
 };
+using ForwardOutputs = std::vector<ForwardOutput>;
 
 namespace detail {
 
 // The result of a scripted module: tensors in lists, tuples and dictionaries, which are references.
-void collect_script_outputs(c10::IValue& value, std::vector<ForwardOutput>& found);
+void collect_script_outputs(c10::IValue& value, ForwardOutputs& found);
 
 // `lasts` says, here and below, that what `value` refers to lives as long as the forward's result.
 // Such a value stays where it is if it is an lvalue, and can be replaced if it is no constant.
@@ -56,10 +57,10 @@ concept RangeOfOutputs = !std::is_convertible_v<T, std::string_view> &&
                          requires(T& value) { value.begin() != value.end(); };
 
 template <bool lasts, class T>
-void collect_outputs(T&& value, std::vector<ForwardOutput>& found);
+void collect_outputs(T&& value, ForwardOutputs& found);
 
 template <bool lasts, class T>
-void collect_tensor(T&& value, std::vector<ForwardOutput>& found) {
+void collect_tensor(T&& value, ForwardOutputs& found) {
   if (!value.defined())
     return;
   found.push_back({value, {}});
@@ -71,13 +72,13 @@ void collect_tensor(T&& value, std::vector<ForwardOutput>& found) {
 }
 
 // A list is a reference: its copy in the function has the same tensors.
-inline void collect_list(const c10::List<Tensor>& list, std::vector<ForwardOutput>& found) {
+inline void collect_list(const c10::List<Tensor>& list, ForwardOutputs& found) {
   for (const size_t i : indices_of(list))
     found.push_back({list.get(i), [list, i](const Tensor& other) { list.set(i, other); }});
 }
 
 template <bool lasts, class T>
-void collect_tuple(T&& value, std::vector<ForwardOutput>& found) {
+void collect_tuple(T&& value, ForwardOutputs& found) {
   const auto collect = [&]<class Item>(Item&& item) {
     collect_outputs<kStays<lasts, Item>>(std::forward<Item>(item), found);
   };
@@ -86,7 +87,7 @@ void collect_tuple(T&& value, std::vector<ForwardOutput>& found) {
 }
 
 template <bool lasts, class T>
-void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
+void collect_outputs(T&& value, ForwardOutputs& found) {
   if constexpr (TensorOutput<T>) {
     collect_tensor<lasts>(std::forward<T>(value), found);
   } else if constexpr (ScriptOutput<T>) {
@@ -112,8 +113,8 @@ void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
 }  // namespace detail
 
 template <class Result>
-std::vector<ForwardOutput> outputs_of(Result& result) {
-  std::vector<ForwardOutput> found;
+ForwardOutputs outputs_of(Result& result) {
+  ForwardOutputs found;
   detail::collect_outputs<true>(result, found);
   return found;
 }

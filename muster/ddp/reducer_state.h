@@ -7,7 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/ddp/bucket_trial.h"
@@ -19,6 +18,7 @@
 #include "muster/ddp/join_rounds.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/local_gradients.h"
+#include "muster/ddp/outputs.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/ddp/replica_watch.h"
@@ -55,11 +55,11 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void recover();
   void prepare_forward();
   void broadcast_buffers_from(int root);
-  void after_local_forward(const std::vector<ForwardOutput>& outputs);
-  void after_reduced_forward(std::vector<ForwardOutput>& outputs);
+  void after_local_forward(const ForwardOutputs& outputs);
+  void after_reduced_forward(ForwardOutputs& outputs);
 
   // gradient_backward.cc
-  bool watch_outputs(const std::vector<ForwardOutput>& outputs,
+  bool watch_outputs(const ForwardOutputs& outputs,
                      Expected of,
                      const std::shared_ptr<StepCheck::Forward>& forward = nullptr);
   void on_backward();

@@ -31,7 +31,7 @@ std::vector<NamedTensor> renormalized_weights(const torch::nn::Module& model) {
 
 // The weights may have been meant to be trained so, as in PyTorch, so it is no error.
 void warn_of_renormalized(const char* owner,
-                          const std::vector<NamedTensor>& weights,
+                          const ModelTensors& weights,
                           const ProcessGroup& group) {
   if (group.size() == 1 || group.rank() != 0)
     return;

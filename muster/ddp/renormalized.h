@@ -5,8 +5,6 @@
 
 #include <torch/nn/module.h>
 
-#include <vector>
-
 #include "muster/base/torch_names.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/options.h"
@@ -21,7 +19,7 @@ std::vector<NamedTensor> renormalized_weights(const Module& model);
 
 // Rank 0 warns of each, in the name of `owner`; nobody does in a group of one.
 void warn_of_renormalized(const char* owner,
-                          const std::vector<NamedTensor>& weights,
+                          const ModelTensors& weights,
                           const ProcessGroup& group);
 
 }  // namespace muster

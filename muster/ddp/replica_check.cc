@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
@@ -95,7 +96,7 @@ void ReplicaCheck::count(const ModelSource& source, bool compares) {
 }
 
 // The parameters, and then the buffers where they are compared too.
-std::vector<NamedTensor> ReplicaCheck::items_of(const ModelSource& model) const {
+ModelTensors ReplicaCheck::items_of(const ModelSource& model) const {
   auto items = model.parameters();
   if (!with_buffers_)
     return items;
@@ -105,7 +106,7 @@ std::vector<NamedTensor> ReplicaCheck::items_of(const ModelSource& model) const 
 }
 
 // A row for each rank: whether it compares, and a hash of each item.
-Tensor ReplicaCheck::hashes_of_all(const std::vector<NamedTensor>& items, bool compares) {
+Tensor ReplicaCheck::hashes_of_all(const ModelTensors& items, bool compares) {
   const int64_t columns = std::ssize(items) + 1;
   const Tensor mine = at::zeros({1, columns}, at::kLong);
   auto* const row = mine.mutable_data_ptr<int64_t>();

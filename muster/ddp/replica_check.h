@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/base/tensors.h"
@@ -32,8 +31,8 @@ class ReplicaCheck {
   void count(const ModelSource& source, bool compares = true);
 
  private:
-  std::vector<NamedTensor> items_of(const ModelSource& model) const;
-  Tensor hashes_of_all(const std::vector<NamedTensor>& items, bool compares);
+  ModelTensors items_of(const ModelSource& model) const;
+  Tensor hashes_of_all(const ModelTensors& items, bool compares);
   [[noreturn]] void refuse(const std::string& what, const Ints& ranks) const;
 
   ProcessGroup group_;

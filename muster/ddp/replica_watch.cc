@@ -22,7 +22,7 @@ int64_t sampled_parameter(int64_t backwards, const TrainedParameters& trained) {
 }
 
 // Ranks that have counted other backwards have sampled another parameter.
-std::optional<int64_t> rank_with_other_weights(const std::vector<RankStep>& steps) {
+std::optional<int64_t> rank_with_other_weights(const RankSteps& steps) {
   const RankStep& first = steps.front();
   for (const RankStep& other : steps) {
     if (other.backwards == first.backwards &&
@@ -58,7 +58,7 @@ StepSamples ReplicaWatch::take(const TrainedParameters& trained, int64_t backwar
   return samples;
 }
 
-void ReplicaWatch::judge(const std::vector<RankStep>& steps, const TrainedParameters& trained) {
+void ReplicaWatch::judge(const RankSteps& steps, const TrainedParameters& trained) {
   if (steps.empty())
     return;
   if (watches_weights_)
@@ -69,8 +69,7 @@ void ReplicaWatch::judge(const std::vector<RankStep>& steps, const TrainedParame
     judge_outside(steps);
 }
 
-void ReplicaWatch::judge_weights(const std::vector<RankStep>& steps,
-                                 const TrainedParameters& trained) {
+void ReplicaWatch::judge_weights(const RankSteps& steps, const TrainedParameters& trained) {
   const auto other = rank_with_other_weights(steps);
   if (!other)
     return;
@@ -89,7 +88,7 @@ void ReplicaWatch::judge_weights(const std::vector<RankStep>& steps,
            "check_steps = false is for ranks that are to train apart"));
 }
 
-void ReplicaWatch::judge_gradients(const std::vector<RankStep>& steps) {
+void ReplicaWatch::judge_gradients(const RankSteps& steps) {
   std::vector<RankGradient> gradients;
   for (const RankStep& step : steps)
     gradients.push_back({.rank = step.rank, .sample = step.samples.gradient});
@@ -98,7 +97,7 @@ void ReplicaWatch::judge_gradients(const std::vector<RankStep>& steps) {
   watches_gradients_ = !same_samples_.is_decided();
 }
 
-void ReplicaWatch::judge_outside(const std::vector<RankStep>& steps) {
+void ReplicaWatch::judge_outside(const RankSteps& steps) {
   const auto samples = mapped(steps, [](const RankStep& step) { return step.samples.outside; });
   if (outside_.judge(samples))
     warn(cat(outside_leaves_warning(outside_, group_.job_rank()),

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
@@ -34,12 +33,12 @@ class ReplicaWatch {
   StepSamples take(const TrainedParameters& trained, int64_t backwards);
   // The first rank warns, once of each kind. `steps` has what every rank said; none: nothing was
   // compared.
-  void judge(const std::vector<RankStep>& steps, const TrainedParameters& trained);
+  void judge(const RankSteps& steps, const TrainedParameters& trained);
 
  private:
-  void judge_weights(const std::vector<RankStep>& steps, const TrainedParameters& trained);
-  void judge_gradients(const std::vector<RankStep>& steps);
-  void judge_outside(const std::vector<RankStep>& steps);
+  void judge_weights(const RankSteps& steps, const TrainedParameters& trained);
+  void judge_gradients(const RankSteps& steps);
+  void judge_outside(const RankSteps& steps);
   void warn(const std::string& text) const;
 
   ProcessGroup group_;

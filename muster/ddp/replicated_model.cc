@@ -31,7 +31,7 @@ namespace {
 constexpr size_t kBroadcastBytes = size_t{250} * 1024 * 1024;
 
 std::map<const TensorImpl*, const ParameterIdentity*> by_tensor(
-    const std::vector<ParameterIdentity>& identities) {
+    const ParameterIdentities& identities) {
   std::map<const TensorImpl*, const ParameterIdentity*> found;
   for (const ParameterIdentity& identity : identities)
     found[identity.tensor] = &identity;
@@ -110,7 +110,7 @@ ReplicatedModel::Change ReplicatedModel::look() const {
 
 // Whether the present Reducer can go on although parameters were frozen: with
 // find_unused_parameters a frozen one counts as unused. (A sparse gradient cannot be left out.)
-bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) const {
+bool ReplicatedModel::only_freezes(const ParameterIdentities& now) const {
   const bool finds_unused = options_.find_unused_parameters && !options_.static_graph;
   const auto& sparse = trained_.sparse;
   if (!finds_unused || contains(sparse, true))

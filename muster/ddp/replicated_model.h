@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -48,7 +47,7 @@ class ReplicatedModel {
   bool in_training() const { return model_->is_training(); }
 
  private:
-  bool only_freezes(const std::vector<ParameterIdentity>& now) const;
+  bool only_freezes(const ParameterIdentities& now) const;
   Tensors new_parameters() const;
   Tensors buffers() const;
   void broadcast(const Tensors& tensors, int root = 0);
@@ -57,9 +56,9 @@ class ReplicatedModel {
   ProcessGroup group_;
   const DdpOptions options_;
   TrainedParameters trained_;
-  std::vector<ParameterIdentity> identities_;  // of all parameters whose values the ranks share
-  Tensors kept_;                               // the same: keeps their addresses from being reused
-  Strings descriptions_;                       // of all ranks' models
+  ParameterIdentities identities_;  // of all parameters whose values the ranks share
+  Tensors kept_;                    // the same: keeps their addresses from being reused
+  Strings descriptions_;            // of all ranks' models
   int64_t gathered_ = 0;
 };
 

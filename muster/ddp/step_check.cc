@@ -22,7 +22,7 @@ constexpr const char* kAlike =
 constexpr const char* kEvaluateOnSome =
     "; to evaluate on some ranks only, call the forward of module(), not the wrapper's";
 
-std::string counts_of_all(const std::vector<RankStep>& steps) {
+std::string counts_of_all(const RankSteps& steps) {
   const auto counts_of = [](const RankStep& step) {
     return cat(step.backwards,
                " backwards and ",
@@ -59,14 +59,14 @@ void StepCheck::count_skipped() {
   forwards_.clear();
 }
 
-std::vector<RankStep> StepCheck::exchange(const RankStep& mine) {
-  std::vector<RankStep> steps;
+RankSteps StepCheck::exchange(const RankStep& mine) {
+  RankSteps steps;
   meet("at the end of a backward", [&] { steps = all_gather_rows(group_, mine); });
   return steps;
 }
 
 // A rank that shadows says so in place of its count, and differs from nobody.
-std::vector<RankStep> StepCheck::compare(const StepSamples& samples) {
+RankSteps StepCheck::compare(const StepSamples& samples) {
   ++backwards_;
   count_skipped();
   if (!active_ || group_.size() == 1)

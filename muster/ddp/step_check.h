@@ -33,6 +33,7 @@ struct RankStep {
   int64_t skipped = 0;    // forwards without one
   StepSamples samples = {};
 };
+using RankSteps = std::vector<RankStep>;
 
 class StepCheck {
  public:
@@ -51,7 +52,7 @@ class StepCheck {
   // rank; none where nothing is compared. Collective: yes. Blocking: until it has ended on every
   // rank. Throws: failed_precondition, on every rank, if they ran different numbers of forwards
   // without a backward.
-  std::vector<RankStep> compare(const StepSamples& samples = {});
+  RankSteps compare(const StepSamples& samples = {});
 
   // Replaces compare() on a rank without more inputs while others have some (join).
   void shadow();
@@ -73,7 +74,7 @@ class StepCheck {
  private:
   [[noreturn]] void rethrow(const Error& error, const char* where, const std::string& next) const;
   void count_skipped();
-  std::vector<RankStep> exchange(const RankStep& mine);
+  RankSteps exchange(const RankStep& mine);
 
   ProcessGroup group_;
   const bool active_;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <set>
 
 #include "muster/base/contains.h"
 #include "muster/base/mapped.h"
@@ -16,7 +15,7 @@ namespace muster {
 TrainedParameters trained_parameters(const ModelSource& model) {
   const auto sparse = model.sparse();
   TrainedParameters found;
-  std::set<const TensorImpl*> seen;
+  TensorImpls seen;
   for (auto& [name, tensor] : model.parameters()) {
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second)
       continue;
@@ -63,13 +62,13 @@ ParameterIdentity identity_of(const Tensor& parameter) {
 
 // Shared parameters come as often as in the model: a list is compared faster than it is made
 // unique.
-std::vector<ParameterIdentity> parameter_identities(const ModelSource& model) {
-  std::vector<ParameterIdentity> found;
+ParameterIdentities parameter_identities(const ModelSource& model) {
+  ParameterIdentities found;
   model.for_each_parameter([&](const Tensor& tensor) { found.push_back(identity_of(tensor)); });
   return found;
 }
 
-bool any_trained(const std::vector<ParameterIdentity>& identities) {
+bool any_trained(const ParameterIdentities& identities) {
   return any_of(identities, &ParameterIdentity::trained);
 }
 

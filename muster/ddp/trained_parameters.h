@@ -45,12 +45,13 @@ struct ParameterIdentity {
   bool same_values(const ParameterIdentity& other) const;
   friend bool operator==(const ParameterIdentity&, const ParameterIdentity&) = default;
 };
+using ParameterIdentities = std::vector<ParameterIdentity>;
 
 ParameterIdentity identity_of(const Tensor& parameter);
 
 // Every parameter of the model, a shared one as often as in the model. Must be cheap: every forward
 // calls it.
-std::vector<ParameterIdentity> parameter_identities(const ModelSource& model);
-bool any_trained(const std::vector<ParameterIdentity>& identities);
+ParameterIdentities parameter_identities(const ModelSource& model);
+bool any_trained(const ParameterIdentities& identities);
 
 }  // namespace muster

@@ -10,7 +10,6 @@
 #include <optional>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/tensors.h"
@@ -49,7 +48,7 @@ Tensor laid_out_as(const Tensor& model, const Tensor& tensor);
 struct Lot {
   Tensors parameters;
   Tensors gradients;
-  std::vector<Tensors> state;  // a list for each tensor of the state
+  TensorLists state;  // a list for each tensor of the state
   Tensors steps;
 };
 

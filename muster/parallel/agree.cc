@@ -18,7 +18,7 @@ namespace {
 
 // The message of a rank: a line for what is wrong, which may be empty, and then a line for each
 // term.
-std::string agree_message(const std::string& wrong, const std::vector<Term>& terms) {
+std::string agree_message(const std::string& wrong, const Terms& terms) {
   std::string lines = wrong;
   for (const Term& term : terms)
     lines += cat("\n", term.name, "\t", term.value, "\t", term.otherwise);
@@ -45,7 +45,7 @@ std::string agree_line(const Strings& lines, size_t i) {
 void require_agreement(ProcessGroup& group,
                        const std::string& owner,
                        const std::string& wrong,
-                       const std::vector<Term>& terms) {
+                       const Terms& terms) {
   const auto by_rank = mapped(group.all_gather_bytes(agree_message(wrong, terms), owner),
                               [](const std::string& bytes) { return split(bytes, '\n'); });
   const size_t most =
@@ -82,8 +82,8 @@ void require_agreement(ProcessGroup& group,
 }
 
 // The hash covers every bit of a tensor, so models that differ in one value are told apart too.
-std::vector<Term> terms_of(const std::string& name, const Tensors& tensors) {
-  std::vector<Term> terms{{.name = cat("number of ", name, "s"), .value = cat(tensors.size())}};
+Terms terms_of(const std::string& name, const Tensors& tensors) {
+  Terms terms{{.name = cat("number of ", name, "s"), .value = cat(tensors.size())}};
   for (const size_t i : indices_of(tensors)) {
     const Tensor& tensor = tensors[i];
     terms.push_back({.name = cat(name, " ", i),

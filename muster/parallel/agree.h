@@ -17,6 +17,7 @@ struct Term {
   std::string value;
   std::string otherwise = {};  // what else to do where it differs; ends the error
 };
+using Terms = std::vector<Term>;
 
 // `wrong`: this rank's own problem, as an error message; empty: none.
 // Collective: over the group.
@@ -25,9 +26,9 @@ struct Term {
 void require_agreement(ProcessGroup& group,
                        const std::string& owner,
                        const std::string& wrong,
-                       const std::vector<Term>& terms);
+                       const Terms& terms);
 
 // Number, types, shapes and contents of tensors.
-std::vector<Term> terms_of(const std::string& name, const Tensors& tensors);
+Terms terms_of(const std::string& name, const Tensors& tensors);
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace muster {
 
@@ -22,6 +23,7 @@ struct RankIdentity {
   bool takes_part = true;
   bool operator==(const RankIdentity&) const = default;
 };
+using RankIdentities = std::vector<RankIdentity>;
 
 std::string to_text(const RankIdentity& member);
 

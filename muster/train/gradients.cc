@@ -32,8 +32,8 @@ Tensors gradient_values(const Tensors& parameters) {
   return found;
 }
 
-std::vector<Tensors> by_device_and_type(const Tensors& tensors) {
-  std::vector<Tensors> lots;
+TensorLists by_device_and_type(const Tensors& tensors) {
+  TensorLists lots;
   if (tensors.empty())
     return lots;
   const at::native::nested_optional_tensorvec_t lists{{tensors.begin(), tensors.end()}};

@@ -4,8 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
 
@@ -17,7 +15,7 @@ Tensors gradient_values(const Tensors& parameters);
 
 // Groups by device and type, in the order of PyTorch's own grouping, which affects the last bit of
 // a norm.
-std::vector<Tensors> by_device_and_type(const Tensors& tensors);
+TensorLists by_device_and_type(const Tensors& tensors);
 
 // Multiplies all by a scalar in place. Does not block.
 void multiply(const Tensors& gradients, const Tensor& factor);

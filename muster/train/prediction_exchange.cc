@@ -138,7 +138,7 @@ void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
     return said.shapes.size();
   };
   const size_t outputs = count(std::ranges::max(all, {}, count));
-  std::vector<Tensors> parts = mapped_indices(outputs, [&](size_t i) {
+  TensorLists parts = mapped_indices(outputs, [&](size_t i) {
     const bool is_mine = i < mine.outputs.size();
     return group_.gather_varying(is_mine ? mine.outputs[i].reshape({-1}) : Tensor(), 0);
   });
@@ -147,7 +147,7 @@ void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
     take_in(all, parts);
 }
 
-void PredictionExchange::take_in(const std::vector<Said>& all, const std::vector<Tensors>& parts) {
+void PredictionExchange::take_in(const std::vector<Said>& all, const TensorLists& parts) {
   try {
     for (const size_t rank : indices_of(all)) {
       IndexedRows rows{.indices = all[rank].indices};

@@ -48,7 +48,7 @@ class PredictionExchange {
   std::string message(const IndexedRows& mine, bool is_over);
   static Said read(const std::string& message);
   void fail_if_any(const std::vector<Said>& all);
-  void take_in(const std::vector<Said>& all, const std::vector<Tensors>& parts);
+  void take_in(const std::vector<Said>& all, const TensorLists& parts);
 
   ProcessGroup& group_;
   PredictionExchangeOptions options_;

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <set>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
@@ -78,7 +77,7 @@ bool has_the_same(const Tensors& parameters, const Optimizers& optimizers) {
 
 // Refuses parameters that this step is to train and to leave alone.
 void check_not_frozen(const Tensors& trained, const StepModels& frozen) {
-  auto seen = mapped_to<std::set<const TensorImpl*>>(
+  auto seen = mapped_to<TensorImpls>(
       trained, [&](const Tensor& parameter) { return parameter.unsafeGetTensorImpl(); });
   for (const StepModel& model : frozen) {
     for (const auto& item : model.module().named_parameters()) {

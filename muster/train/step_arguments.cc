@@ -3,7 +3,6 @@
 // each rank alone.
 #include "muster/train/step_arguments.h"
 
-#include <set>
 #include <string>
 
 #include "muster/base/contains.h"
@@ -19,7 +18,7 @@ namespace muster {
 
 namespace {
 
-using ParameterSet = std::set<const TensorImpl*>;
+using ParameterSet = TensorImpls;
 
 // The parameters of the models of which `is_wanted` is true. Tensors are told apart by their
 // implementation.

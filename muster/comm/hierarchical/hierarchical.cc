@@ -330,7 +330,7 @@ class HierarchicalBackend : public OverGloo {
     const auto rows = rows_of_hosts(bytes_of(written(call)));
     for (int64_t host = 0; host < hosts(); ++host) {
       options.timeout = left(deadline);
-      std::vector<Tensors> outputs{rows[host]};
+      TensorLists outputs{rows[host]};
       Tensors inputs{column.narrow(0, host * input.numel(), input.numel())};
       inside_->allgather(outputs, inputs, options)->wait();
     }
@@ -378,7 +378,7 @@ class HierarchicalBackend : public OverGloo {
     options.reduceOp = op;
     for (int64_t host = 0; host < hosts(); ++host) {
       options.timeout = left(deadline);
-      std::vector<Tensors> inputs{rows[host]};
+      TensorLists inputs{rows[host]};
       Tensors outputs{sums[host]};
       inside_->reduce_scatter(outputs, inputs, options)->wait();
     }
@@ -401,9 +401,9 @@ class HierarchicalBackend : public OverGloo {
   static Tensor bytes_of(const Tensor& tensor) { return tensor.view(-1).view(at::kByte); }
 
   // The parts that belong to each host's ranks.
-  std::vector<Tensors> rows_of_hosts(const Tensor& whole) const {
+  TensorLists rows_of_hosts(const Tensor& whole) const {
     const auto parts = whole.view({getSize(), -1}).unbind(0);
-    std::vector<Tensors> found;
+    TensorLists found;
     for (const auto& ranks : place_.ranks_of_hosts) {
       Tensors& rows = found.emplace_back();
       for (const int rank : ranks)

@@ -16,7 +16,6 @@
 #include <numeric>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/callback.h"
 #include "muster/base/error.h"
@@ -55,7 +54,7 @@ class SeenOver : public c10d::Work {
   int sourceRank() const override { return work_->sourceRank(); }
   Tensors result() override { return work_->result(); }
   uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return work_->getFuture(); }
+  FuturePtr getFuture() override { return work_->getFuture(); }
   void abort() override { work_->abort(); }
   bool wait(milliseconds timeout) override {
     const bool ended = work_->wait(timeout);
@@ -70,7 +69,7 @@ class SeenOver : public c10d::Work {
 };
 
 // Returns nullptr for a work that has no future.
-c10::intrusive_ptr<c10::ivalue::Future> future_of(const WorkPtr& work) {
+FuturePtr future_of(const WorkPtr& work) {
   try {
     return work->getFuture();
   } catch (const c10::Error&) {
@@ -133,9 +132,7 @@ Int64s bytes_of_parts(const Tensors& parts, int ranks, ScalarType type) {
 }
 
 // Throws unless all tensors of the lists have the type of the others.
-void expect_one_type_in(const char* name,
-                        const std::vector<Tensors>& lists,
-                        const Tensors& tensors) {
+void expect_one_type_in(const char* name, const TensorLists& lists, const Tensors& tensors) {
   if (tensors.empty())
     return;
   for (const Tensors& list : lists) {
@@ -145,10 +142,7 @@ void expect_one_type_in(const char* name,
 }
 
 // Throws unless there is one list of inputs with a part like the output for each rank.
-void expect_parts(const char* name,
-                  const std::vector<Tensors>& inputs,
-                  const Tensors& outputs,
-                  int ranks) {
+void expect_parts(const char* name, const TensorLists& inputs, const Tensors& outputs, int ranks) {
   if (inputs.size() != 1 || outputs.size() != 1 || std::ssize(inputs[0]) != ranks) {
     throw invalid_argument(name,
                            ": expected one list of ",
@@ -232,16 +226,14 @@ WorkPtr OverGloo::reduced(const char* operation,
 // gathered is copied to those that are not plain.
 template <class CallOptions>
 WorkPtr OverGloo::gathered(const char* operation,
-                           const std::vector<Tensors>& outputs,
+                           const TensorLists& outputs,
                            const Tensors& inputs,
                            const CallOptions& options,
-                           WorkPtr (Backend::*method)(std::vector<Tensors>&,
-                                                      Tensors&,
-                                                      const CallOptions&)) {
+                           WorkPtr (Backend::*method)(TensorLists&, Tensors&, const CallOptions&)) {
   return call(operation, inputs, [&](GlooCall& call) {
     expect_one_type_in(operation, outputs, inputs);
     Tensors from = call.in(inputs);
-    std::vector<Tensors> to = mapped(outputs, [&](const Tensors& list) { return call.out(list); });
+    TensorLists to = mapped(outputs, [&](const Tensors& list) { return call.out(list); });
     return (backend_.get()->*method)(to, from, options);
   });
 }
@@ -272,12 +264,12 @@ WorkPtr OverGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opti
     return backend_->broadcast(moved, options);
   });
 }
-WorkPtr OverGloo::allgather(std::vector<Tensors>& outputs,
+WorkPtr OverGloo::allgather(TensorLists& outputs,
                             Tensors& inputs,
                             const c10d::AllgatherOptions& options) {
   return gathered("all_gather", outputs, inputs, options, &Backend::allgather);
 }
-WorkPtr OverGloo::allgather_coalesced(std::vector<Tensors>& outputs,
+WorkPtr OverGloo::allgather_coalesced(TensorLists& outputs,
                                       Tensors& inputs,
                                       const c10d::AllgatherOptions& options) {
   return gathered("all_gather", outputs, inputs, options, &Backend::allgather_coalesced);
@@ -318,7 +310,7 @@ WorkPtr OverGloo::reduce_and_cut(GlooCall& call,
 }
 // Gloo has no reduce_scatter of lists: all is reduced everywhere, and each rank cuts its part out.
 WorkPtr OverGloo::reduce_scatter(Tensors& outputs,
-                                 std::vector<Tensors>& inputs,
+                                 TensorLists& inputs,
                                  const c10d::ReduceScatterOptions& options) {
   expect_parts("reduce_scatter", inputs, outputs, getSize());
   return call("reduce_scatter", inputs[0], [&](GlooCall& call) {
@@ -359,17 +351,17 @@ WorkPtr OverGloo::reduce_scatter_tensor_coalesced(Tensors& outputs,
   });
 }
 // Only the root has outputs, and only the root of a scatter has inputs.
-WorkPtr OverGloo::gather(std::vector<Tensors>& outputs,
+WorkPtr OverGloo::gather(TensorLists& outputs,
                          Tensors& inputs,
                          const c10d::GatherOptions& options) {
   return gathered("gather", outputs, inputs, options, &Backend::gather);
 }
 WorkPtr OverGloo::scatter(Tensors& outputs,
-                          std::vector<Tensors>& inputs,
+                          TensorLists& inputs,
                           const c10d::ScatterOptions& options) {
   return call("scatter", inputs.empty() ? outputs : inputs[0], [&](GlooCall& call) {
     expect_one_type_in("scatter", inputs, outputs);
-    std::vector<Tensors> from = mapped(inputs, [&](const Tensors& list) { return call.in(list); });
+    TensorLists from = mapped(inputs, [&](const Tensors& list) { return call.in(list); });
     Tensors to = call.out(outputs);
     return backend_->scatter(to, from, options);
   });

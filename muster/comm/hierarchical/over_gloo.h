@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/lists.h"
@@ -52,10 +51,10 @@ class OverGloo : public c10d::Backend {
                               const c10d::AllreduceCoalescedOptions& options) override;
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
-  WorkPtr allgather(std::vector<Tensors>& outputs,
+  WorkPtr allgather(TensorLists& outputs,
                     Tensors& inputs,
                     const c10d::AllgatherOptions& options) override;
-  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
+  WorkPtr allgather_coalesced(TensorLists& outputs,
                               Tensors& inputs,
                               const c10d::AllgatherOptions& options) override;
   WorkPtr _allgather_base(Tensor& output,
@@ -65,7 +64,7 @@ class OverGloo : public c10d::Backend {
                                           Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override;
   WorkPtr reduce_scatter(Tensors& outputs,
-                         std::vector<Tensors>& inputs,
+                         TensorLists& inputs,
                          const c10d::ReduceScatterOptions& options) override;
   WorkPtr _reduce_scatter_base(Tensor& output,
                                Tensor& input,
@@ -73,11 +72,11 @@ class OverGloo : public c10d::Backend {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
-  WorkPtr gather(std::vector<Tensors>& outputs,
+  WorkPtr gather(TensorLists& outputs,
                  Tensors& inputs,
                  const c10d::GatherOptions& options) override;
   WorkPtr scatter(Tensors& outputs,
-                  std::vector<Tensors>& inputs,
+                  TensorLists& inputs,
                   const c10d::ScatterOptions& options) override;
   WorkPtr alltoall_base(Tensor& output,
                         Tensor& input,
@@ -115,10 +114,10 @@ class OverGloo : public c10d::Backend {
                   WorkPtr (Backend::*method)(Tensors&, const CallOptions&));
   template <class CallOptions>
   WorkPtr gathered(const char* operation,
-                   const std::vector<Tensors>& outputs,
+                   const TensorLists& outputs,
                    const Tensors& inputs,
                    const CallOptions& options,
-                   WorkPtr (Backend::*method)(std::vector<Tensors>&, Tensors&, const CallOptions&));
+                   WorkPtr (Backend::*method)(TensorLists&, Tensors&, const CallOptions&));
   WorkPtr reduce_and_cut(GlooCall& call,
                          const Tensors& inputs,
                          const Tensor& output,

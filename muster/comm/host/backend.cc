@@ -164,7 +164,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   // Four forms: a list of outputs, several such lists, one tensor for all, several of these.
-  WorkPtr allgather(std::vector<Tensors>& outputs,
+  WorkPtr allgather(TensorLists& outputs,
                     Tensors& inputs,
                     const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER);
@@ -172,7 +172,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start_requests(
         call, {gather_of(call, Kind::all_gather, all, call.one(inputs))}, options);
   }
-  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
+  WorkPtr allgather_coalesced(TensorLists& outputs,
                               Tensors& inputs,
                               const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER_COALESCED);
@@ -200,7 +200,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // Three forms: a list of inputs, one tensor for all, several of these.
   WorkPtr reduce_scatter(Tensors& outputs,
-                         std::vector<Tensors>& inputs,
+                         TensorLists& inputs,
                          const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER);
     const Tensor& output = call.one(outputs);
@@ -229,7 +229,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   // Only the root has outputs.
-  WorkPtr gather(std::vector<Tensors>& outputs,
+  WorkPtr gather(TensorLists& outputs,
                  Tensors& inputs,
                  const c10d::GatherOptions& options) override {
     HostCall call("gather", c10d::OpType::GATHER);
@@ -243,7 +243,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // Only the root has inputs.
   WorkPtr scatter(Tensors& outputs,
-                  std::vector<Tensors>& inputs,
+                  TensorLists& inputs,
                   const c10d::ScatterOptions& options) override {
     HostCall call("scatter", c10d::OpType::SCATTER);
     const Tensor& output = call.one(outputs);

@@ -57,7 +57,7 @@ void HostOperation::end(Ended ended) {
     call_.end_event();
   call_.record.end(ended.error != nullptr);
   HostCall gone(call_.name, call_.type);  // its tensors go after the lock is left
-  Future future;
+  FuturePtr future;
   std::unique_lock lock(mutex_);
   ended_ = std::move(ended);
   known_ = true;
@@ -76,7 +76,7 @@ void HostOperation::end(Ended ended) {
 }
 
 void HostOperation::leave() {
-  Future future;
+  FuturePtr future;
   HostCall gone(call_.name, call_.type);
   const Lock lock(mutex_);
   left_ = true;
@@ -85,7 +85,7 @@ void HostOperation::leave() {
 }
 
 // The caller of this has the lock, and what it is given goes when it has left it.
-void HostOperation::let_go(HostCall& call, Future& future) {
+void HostOperation::let_go(HostCall& call, FuturePtr& future) {
   if (!ended_.memory_in_use)
     std::swap(call, call_);
   std::swap(future, future_);
@@ -114,12 +114,12 @@ Ended HostOperation::how() const {
   return ended_;
 }
 
-HostOperation::Future HostOperation::future() {
+FuturePtr HostOperation::future() {
   std::unique_lock lock(mutex_);
   if (future_)
     return future_;
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  const Future future = future_;
+  const FuturePtr future = future_;
   if (!known_)
     return future;
   lock.unlock();

@@ -19,6 +19,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/carrier.h"
 #include "muster/trace/span.h"
@@ -30,8 +31,6 @@ namespace muster {
 // once the caller, told of the end, has ended the program.
 class HostOperation : NoCopy {
  public:
-  using Future = c10::intrusive_ptr<c10::ivalue::Future>;
-
   explicit HostOperation(HostCall call) : call_(std::move(call)) {}
   ~HostOperation() { call_.record.end(/*failed=*/true); }  // a call that never began
 
@@ -44,18 +43,18 @@ class HostOperation : NoCopy {
   std::optional<Ended> wait(milliseconds timeout);
   bool over() const;
   Ended how() const;  // once it is over
-  Future future();
+  FuturePtr future();
 
   void leave();  // by the caller, who asks nothing more
 
  private:
   void settle(c10::ivalue::Future& future) const;
-  void let_go(HostCall& call, Future& future);
+  void let_go(HostCall& call, FuturePtr& future);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   HostCall call_;
-  Future future_;       // where one was asked for
+  FuturePtr future_;    // where one was asked for
   bool known_ = false;  // how it ended
   std::thread::id ended_in_;
   bool told_ = false;  // to who waits: after the future, and what that calls, which may wait too
@@ -87,7 +86,7 @@ class HostWork : public c10d::Work {
   std::exception_ptr exception() const override { return operation_->how().error; }
   bool wait(milliseconds timeout = kNoTimeout) override;
 
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return operation_->future(); }
+  FuturePtr getFuture() override { return operation_->future(); }
   Tensors result() override { return operation_->call().outputs; }
   int sourceRank() const override { return operation_->how().source; }
   uint64_t getSequencenumber() const override { return sequence_; }

@@ -22,7 +22,7 @@ void expect_parts(
 }  // namespace
 
 // c10d has a list for each of the caller's tensors, of which there is one here.
-const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists, int ranks) {
+const Tensors& list_for_all(const HostCall& call, const TensorLists& lists, int ranks) {
   call.expect(lists.size() == 1 && std::ssize(lists[0]) == ranks,
               cat("one list of ", ranks, " tensors"),
               cat(lists.empty() ? 0 : lists[0].size()));
@@ -30,7 +30,7 @@ const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& li
 }
 
 // c10d has a list for each rank here, with an output for each of the inputs.
-Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i, int ranks) {
+Tensors column(const HostCall& call, const TensorLists& lists, size_t i, int ranks) {
   call.expect(std::ssize(lists) == ranks, cat(ranks, " lists"), cat(lists.size()));
   return mapped(lists, [&](const Tensors& list) {
     call.expect(i < list.size(), cat(i + 1, " tensors of every rank"), cat(list.size()));

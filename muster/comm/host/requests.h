@@ -2,8 +2,6 @@
 // Inside of comm/host.
 #pragma once
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 #include "muster/comm/host/call.h"
 
@@ -11,10 +9,10 @@ namespace muster {
 
 // All throw: invalid_argument where lists, types or lengths are not those of `ranks` ranks.
 
-const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists, int ranks);
+const Tensors& list_for_all(const HostCall& call, const TensorLists& lists, int ranks);
 
 // The i-th tensor that comes from every rank.
-Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i, int ranks);
+Tensors column(const HostCall& call, const TensorLists& lists, size_t i, int ranks);
 
 // `outputs` and `inputs` have one tensor a rank, or none where only a root has them.
 shm::Request gather_of(HostCall& call, shm::Kind kind, const Tensors& outputs, const Tensor& input);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
@@ -46,17 +45,17 @@ class InterruptibleStore : public c10d::Store {
   using c10d::Store::get;
   using c10d::Store::set;
 
-  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+  void set(const std::string& key, const StoreBytes& value) override {
     check_();
     served([&] { store_->set(key, value); });
   }
-  std::vector<uint8_t> compareSet(const std::string& key,
-                                  const std::vector<uint8_t>& expected,
-                                  const std::vector<uint8_t>& desired) override {
+  StoreBytes compareSet(const std::string& key,
+                        const StoreBytes& expected,
+                        const StoreBytes& desired) override {
     check_();
     return served([&] { return store_->compareSet(key, expected, desired); });
   }
-  std::vector<uint8_t> get(const std::string& key) override {
+  StoreBytes get(const std::string& key) override {
     wait({key}, getTimeout());
     return served([&] { return store_->get(key); });
   }

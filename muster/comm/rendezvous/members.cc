@@ -109,7 +109,7 @@ std::string minor_of(const std::string& version) {
 }
 
 // Ranks with different minor versions of LibTorch may not understand each other.
-void check_versions(const std::vector<RankIdentity>& members) {
+void check_versions(const RankIdentities& members) {
   for (const RankIdentity& member : members) {
     if (minor_of(member.libtorch) == minor_of(members[0].libtorch))
       continue;
@@ -126,7 +126,7 @@ void check_versions(const std::vector<RankIdentity>& members) {
 }
 
 // Other versions may work together, but are the first thing to look at when they do not.
-void tell_differences(const std::vector<RankIdentity>& members, const RankIdentity& self) {
+void tell_differences(const RankIdentities& members, const RankIdentity& self) {
   if (self.rank != 0)
     return;
   const auto tell = [&](const char* what, std::string RankIdentity::* version) {
@@ -164,7 +164,7 @@ bool share_gpu(const RankIdentity& one, const RankIdentity& other) {
 
 // Why these ranks cannot use NCCL; empty where they can. Ranks that share a GPU are named before a
 // rank without one.
-std::string nccl_obstacle(const std::vector<RankIdentity>& members) {
+std::string nccl_obstacle(const RankIdentities& members) {
   std::string obstacle;
   for (const size_t i : indices_of(members)) {
     const RankIdentity& member = members[i];
@@ -182,7 +182,7 @@ std::string nccl_obstacle(const std::vector<RankIdentity>& members) {
 }
 
 // Throws where a rank asks for NCCL and there is an obstacle to it.
-void check_nccl(const std::vector<RankIdentity>& members,
+void check_nccl(const RankIdentities& members,
                 const std::string& asked,
                 const std::string& obstacle) {
   const bool any_asks = asked == "nccl" || contains(members, "nccl", &RankIdentity::backend);
@@ -194,7 +194,7 @@ void check_nccl(const std::vector<RankIdentity>& members,
 }
 
 // Each rank has asked for a backend, from its own arguments and environment.
-void check_same_backend(const std::vector<RankIdentity>& members) {
+void check_same_backend(const RankIdentities& members) {
   for (const RankIdentity& member : members) {
     if (member.backend == members[0].backend)
       continue;
@@ -210,7 +210,7 @@ void check_same_backend(const std::vector<RankIdentity>& members) {
 }
 
 // Memory is shared within a host.
-void check_one_host(const std::vector<RankIdentity>& members) {
+void check_one_host(const RankIdentities& members) {
   for (const RankIdentity& member : members) {
     if (member.host == members[0].host)
       continue;
@@ -228,8 +228,8 @@ void check_one_host(const std::vector<RankIdentity>& members) {
 
 }  // namespace
 
-std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self, milliseconds timeout) {
-  std::vector<RankIdentity> members;
+RankIdentities join(c10d::Store& store, const RankIdentity& self, milliseconds timeout) {
+  RankIdentities members;
   translate_failures(cat("rendezvous on rank ", self.rank), [&] {
     register_self(store, self);
     wait_for_all(store, self, timeout);
@@ -243,7 +243,7 @@ std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self, mil
 
 // A backend that was asked for must be possible, and the same everywhere; "auto" takes the fastest
 // that is.
-std::string choose_backend(const std::vector<RankIdentity>& members, const std::string& asked) {
+std::string choose_backend(const RankIdentities& members, const std::string& asked) {
   const std::string obstacle = nccl_obstacle(members);
   check_nccl(members, asked, obstacle);
   check_same_backend(members);

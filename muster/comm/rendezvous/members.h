@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/store/rank_identity.h"
@@ -15,12 +14,12 @@ namespace muster {
 // Publishes `self`, waits for everybody, checks that all fit together. Returns all members in rank
 // order. Collective: yes. Throws: timeout naming the missing ranks; invalid_argument for a rank
 // that exists twice or world sizes that differ, naming both sides.
-std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self, milliseconds timeout);
+RankIdentities join(c10d::Store& store, const RankIdentity& self, milliseconds timeout);
 
 // The backend for these members: "nccl" when every one has a GPU of its own, else "shm" when all
 // are on one host, "shm+gloo" when some are, else "gloo". Throws: invalid_argument when one was
 // asked for that cannot work, naming the ranks in its way: NCCL with a CPU rank or with two ranks
 // on one GPU, shared memory with two hosts.
-std::string choose_backend(const std::vector<RankIdentity>& members, const std::string& asked);
+std::string choose_backend(const RankIdentities& members, const std::string& asked);
 
 }  // namespace muster

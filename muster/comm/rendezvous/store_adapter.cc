@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/strings.h"
 
@@ -12,10 +11,10 @@ namespace muster {
 
 namespace {
 
-std::vector<uint8_t> to_bytes(const std::string& text) {
+StoreBytes to_bytes(const std::string& text) {
   return {text.begin(), text.end()};
 }
-std::string bytes_to_text(const std::vector<uint8_t>& bytes) {
+std::string bytes_to_text(const StoreBytes& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
@@ -32,15 +31,15 @@ class StoreAdapter : public c10d::Store {
   using c10d::Store::get;
   using c10d::Store::set;
 
-  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+  void set(const std::string& key, const StoreBytes& value) override {
     store_->set(key, bytes_to_text(value));
   }
-  std::vector<uint8_t> compareSet(const std::string& key,
-                                  const std::vector<uint8_t>& expected,
-                                  const std::vector<uint8_t>& desired) override {
+  StoreBytes compareSet(const std::string& key,
+                        const StoreBytes& expected,
+                        const StoreBytes& desired) override {
     return to_bytes(store_->compare_set(key, bytes_to_text(expected), bytes_to_text(desired)));
   }
-  std::vector<uint8_t> get(const std::string& key) override {
+  StoreBytes get(const std::string& key) override {
     return to_bytes(store_->get(key, getTimeout()));
   }
   int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }

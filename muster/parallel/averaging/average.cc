@@ -21,8 +21,8 @@ constexpr size_t kAverageLotBytes = size_t{32} << 20;
 }  // namespace
 
 // The lots follow from types and sizes alone, so all ranks make the same.
-std::vector<Tensors> lots_of(const Tensors& tensors) {
-  std::vector<Tensors> lots;
+TensorLists lots_of(const Tensors& tensors) {
+  TensorLists lots;
   size_t bytes = 0;
   for (const Tensor& tensor : tensors) {
     const bool fits = !lots.empty() && bytes + tensor.nbytes() <= kAverageLotBytes &&

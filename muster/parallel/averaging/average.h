@@ -4,8 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 
@@ -13,7 +11,7 @@ namespace muster {
 
 // Splits the tensors, in order, into lots of one type and device and at most about 32 MiB, to be
 // sent at once.
-std::vector<Tensors> lots_of(const Tensors& tensors);
+TensorLists lots_of(const Tensors& tensors);
 
 // The elements of a lot, concatenated. Shapes: one dimension. Always a copy, even of a single
 // tensor.

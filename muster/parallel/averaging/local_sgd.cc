@@ -35,9 +35,7 @@ std::string wrong_local_sgd(const LocalSGDOptions& options, int rank) {
 
 // The ranks of a host compare their terms first. What they refuse is returned instead of thrown, so
 // that the ranks of other hosts hear of it too, in the group between hosts.
-std::string refusal_inside(ProcessGroup& inside,
-                           const std::string& wrong,
-                           const std::vector<Term>& terms) {
+std::string refusal_inside(ProcessGroup& inside, const std::string& wrong, const Terms& terms) {
   try {
     require_agreement(inside, "LocalSGD", wrong, terms);
   } catch (const Error& error) {
@@ -56,7 +54,7 @@ LocalSGD::LocalSGD(const GivenParameters& parameters, ProcessGroup group, LocalS
       options_(std::move(options)),
       model_(parameters.model),
       averaged_(averaged_ones(parameters.tensors)) {
-  std::vector<Term> terms{
+  Terms terms{
       {.name = "every", .value = cat(options_.every)},
       {.name = "start", .value = cat(options_.start)},
       {.name = "ranks inside", .value = cat(options_.inside ? options_.inside->size() : 1)}};

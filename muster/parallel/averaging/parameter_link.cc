@@ -68,7 +68,7 @@ bool keeps_parameters(const ProcessGroup& group, const ParameterServerOptions& o
 
 // The largest parameters are given out first, each to the server that has the fewest bytes. The
 // sort is stable and ties go to the first server, so all ranks compute the same shards.
-std::vector<Tensors> parameter_shards(const Tensors& parameters, int servers) {
+TensorLists parameter_shards(const Tensors& parameters, int servers) {
   Indices by_size(parameters.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
   std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
@@ -83,7 +83,7 @@ std::vector<Tensors> parameter_shards(const Tensors& parameters, int servers) {
     server_of[i] = least - bytes.begin();
   }
   // A shard keeps its parameters in the model's order.
-  std::vector<Tensors> shards(servers);
+  TensorLists shards(servers);
   for (const size_t i : indices_of(parameters))
     shards[server_of[i]].push_back(parameters[i]);
   return shards;
@@ -95,9 +95,9 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
                                                   const Tensors& parameters,
                                                   const ParameterServerOptions& options,
                                                   const std::string& wrong) {
-  std::vector<Term> terms{{.name = "servers", .value = cat(options.servers)},
-                          {.name = "staleness", .value = cat(options.staleness)},
-                          {.name = "weigh_by_staleness", .value = cat(options.weigh_by_staleness)}};
+  Terms terms{{.name = "servers", .value = cat(options.servers)},
+              {.name = "staleness", .value = cat(options.staleness)},
+              {.name = "weigh_by_staleness", .value = cat(options.weigh_by_staleness)}};
   append_all(terms, terms_of("parameter", parameters));
   // Every rank must make every group, so the options are compared before.
   const std::string wrong_options =

@@ -17,7 +17,7 @@ namespace muster {
 
 // The parameters of each server: the largest first, each to the server with the fewest bytes;
 // within a shard in the model's order.
-std::vector<Tensors> parameter_shards(const Tensors& parameters, int servers);
+TensorLists parameter_shards(const Tensors& parameters, int servers);
 
 // This rank's groups of two: a server's with each worker, a worker's with each server. The server
 // is rank 0 of a pair. `wrong`: as require_agreement. Collective: over the group. Throws: as

@@ -48,8 +48,8 @@ struct ParameterServer::State {
   std::mutex mutex;
   std::condition_variable changed;
   WorkerPace pace{0, 0};
-  std::vector<Tensors> waiting;  // synchronous: a step's gradients, by worker
-  Int64s pulled_at;              // updates that there were, by worker
+  TensorLists waiting;  // synchronous: a step's gradients, by worker
+  Int64s pulled_at;     // updates that there were, by worker
   size_t finished = 0;
   std::exception_ptr failure;  // of the server itself: all sessions end
   BeforeUpdate before_update;
@@ -110,7 +110,7 @@ std::unique_ptr<Optimizer> make_shard_optimizer(const ParameterServer::MakeOptim
 // The mean is undefined where no worker has a gradient. A worker that has none where others have
 // one counts as 0. The workers are added in their order, so the sum does not depend on who came
 // first.
-Tensors mean_in_order(const std::vector<Tensors>& by_worker) {
+Tensors mean_in_order(const TensorLists& by_worker) {
   Tensors sums;
   int64_t count = 0;
   for (const Tensors& gradients : by_worker) {

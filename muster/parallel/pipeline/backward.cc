@@ -22,6 +22,7 @@ namespace muster {
 namespace {
 
 using torch::autograd::Edge;
+using torch::autograd::edge_list;
 using torch::autograd::Node;
 
 // Autograd ends at such a node for each leaf that takes a gradient.
@@ -51,10 +52,8 @@ std::vector<Node*> children_first(Node* root) {
 
 // Appends the weights that are reached from `edge` by nodes that are not in `seen`.
 // `seen` stays with the caller, so several calls with one set find each weight once.
-void collect_weights(const Edge& edge,
-                     std::unordered_set<Node*>& seen,
-                     std::vector<Edge>& weights) {
-  std::vector<Edge> todo{edge};
+void collect_weights(const Edge& edge, std::unordered_set<Node*>& seen, edge_list& weights) {
+  edge_list todo{edge};
   while (!todo.empty()) {
     const Edge next = todo.back();
     todo.pop_back();
@@ -69,10 +68,10 @@ void collect_weights(const Edge& edge,
 
 // Without `accumulates` the gradients at `to` are returned; with it they are added to the weights.
 // The graph is kept, since the second run goes through it again.
-Tensors run_engine(const std::vector<Edge>& from,
+Tensors run_engine(const edge_list& from,
                    const Tensors& gradients,
                    bool accumulates,
-                   const std::vector<Edge>& to) {
+                   const edge_list& to) {
   return torch::autograd::Engine::get_default_engine().execute(from,
                                                                gradients,
                                                                /*keep_graph=*/true,
@@ -84,15 +83,15 @@ Tensors run_engine(const std::vector<Edge>& from,
 // A place where the way to the weights leaves the way to the input: a node that leads to the input,
 // and to weights by edges that do not. `in` has an edge for each gradient that the node takes.
 struct Crossing {
-  std::vector<Edge> in;
-  std::vector<Edge> weights;
+  edge_list in;
+  edge_list weights;
 };
 
 using LeadsToInput = std::unordered_map<Node*, bool>;
 
 // The weights that a node leads to by edges that do not lead to the input.
-std::vector<Edge> weights_aside(Node& node, LeadsToInput& leads_to_input) {
-  std::vector<Edge> weights;
+edge_list weights_aside(Node& node, LeadsToInput& leads_to_input) {
+  edge_list weights;
   std::unordered_set<Node*> seen;
   for (const Edge& below : node.next_edges())
     if (below.is_valid() && !leads_to_input[below.function.get()])
@@ -101,8 +100,8 @@ std::vector<Edge> weights_aside(Node& node, LeadsToInput& leads_to_input) {
 }
 
 // A node may take several gradients, so each of its inputs gets an edge.
-std::vector<Edge> edges_into(const Node& node, const Edge& any) {
-  std::vector<Edge> edges(node.num_inputs(), any);
+edge_list edges_into(const Node& node, const Edge& any) {
+  edge_list edges(node.num_inputs(), any);
   for (uint32_t i = 0; i < edges.size(); ++i)
     edges[i].input_nr = i;
   return edges;
@@ -129,7 +128,7 @@ std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& n
   for (Node* const node : nodes) {
     if (!leads_to_input[node] || node == input)
       continue;
-    std::vector<Edge> weights = weights_aside(*node, leads_to_input);
+    edge_list weights = weights_aside(*node, leads_to_input);
     if (!weights.empty())
       crossings.push_back({edges_into(*node, edge_to.at(node)), std::move(weights)});
   }
@@ -139,12 +138,12 @@ std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& n
 // Takes the weights that several crossings lead to out of them, and returns those weights. No
 // crossing may be run for them, since the way from one crossing to the weight may go through
 // another.
-std::vector<Edge> take_shared(std::vector<Crossing>& crossings) {
+edge_list take_shared(std::vector<Crossing>& crossings) {
   std::unordered_map<Node*, int> uses;
   for (const Crossing& crossing : crossings)
     for (const Edge& weight : crossing.weights)
       ++uses[weight.function.get()];
-  std::vector<Edge> shared;
+  edge_list shared;
   for (Crossing& crossing : crossings) {
     std::erase_if(crossing.weights, [&](const Edge& weight) {
       int& left = uses[weight.function.get()];
@@ -186,7 +185,7 @@ WeightBackward whole_backward(const Edge& root, const Tensor& gradient) {
 
 void add_leaves(const Tensor& output, const Tensor& input, Tensors& leaves) {
   std::unordered_set<Node*> seen;
-  std::vector<Edge> found;
+  edge_list found;
   collect_weights(torch::autograd::impl::gradient_edge(output), seen, found);
   for (const Edge& edge : found) {
     const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
@@ -219,11 +218,11 @@ InputBackward backward_of_input(const Tensor& output, const Tensor& gradient, co
     return result;
   }
   std::vector<Crossing> crossings = crossings_of(root, nodes, to_input.function.get());
-  const std::vector<Edge> shared = take_shared(crossings);
+  const edge_list shared = take_shared(crossings);
   if (!shared.empty())
     result.left.parts.push_back({.from = {root}, .gradients = {gradient}, .weights = shared});
   // One run finds the input's gradient and those at all crossings.
-  std::vector<Edge> wanted{to_input};
+  edge_list wanted{to_input};
   for (const Crossing& crossing : crossings)
     wanted.insert(wanted.end(), crossing.in.begin(), crossing.in.end());
   const Tensors found = run_engine({root}, {gradient}, /*accumulates=*/false, wanted);

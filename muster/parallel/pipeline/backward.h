@@ -18,9 +18,9 @@ void add_leaves(const Tensor& output, const Tensor& input, Tensors& leaves);
 // gets its own whole backward from the output. Keeps the graph alive.
 struct WeightBackward {
   struct Part {
-    std::vector<torch::autograd::Edge> from;
+    torch::autograd::edge_list from;
     Tensors gradients;  // of `from`
-    std::vector<torch::autograd::Edge> weights;
+    torch::autograd::edge_list weights;
   };
   std::vector<Part> parts = {};
 

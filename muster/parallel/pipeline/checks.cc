@@ -92,7 +92,7 @@ void refuse_on_all_stages(ProcessGroup& group, const std::string& problem) {
 }
 
 // Asks no other rank: the caller hands its text to refuse_on_all_stages().
-std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
+std::string problem_of_pipeline(const PipelineStages& stages,
                                 const ProcessGroup& group,
                                 const PipelineOptions& options) {
   const PipelineSchedule& schedule = options.schedule;

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
@@ -12,7 +11,7 @@
 namespace muster {
 
 // What is wrong on this rank itself; empty: nothing.
-std::string problem_of_pipeline(const std::vector<PipelineStage>& stages,
+std::string problem_of_pipeline(const PipelineStages& stages,
                                 const ProcessGroup& group,
                                 const PipelineOptions& options);
 

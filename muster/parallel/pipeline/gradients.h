@@ -6,6 +6,7 @@
 
 #include <torch/nn/module.h>
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,7 +47,7 @@ class StageAverage {
 
 // Where a stage of this rank has a parameter; without a module it is not theirs.
 struct StagePlace {
-  std::shared_ptr<Module> module = {};
+  ModulePtr module = {};
   std::string name = {};
   Tensor parameter_now() const;  // undefined: none has the name
 };
@@ -80,5 +81,6 @@ class TiedWeight {
   std::optional<ProcessGroup> holders_;
   ParameterMemory memory_;
 };
+using TiedWeights = std::deque<TiedWeight>;
 
 }  // namespace muster

@@ -28,10 +28,10 @@ namespace muster {
 
 namespace {
 
-using ParameterSet = std::set<const TensorImpl*>;
+using ParameterSet = TensorImpls;
 
 // The tied weights of this rank that another rank answers for.
-ParameterSet copies_of(const std::deque<TiedWeight>& tied) {
+ParameterSet copies_of(const TiedWeights& tied) {
   ParameterSet copies;
   for (const TiedWeight& weight : tied)
     if (weight.is_copy())
@@ -88,8 +88,7 @@ void require_ranks_of_parts(const Tensors& divided,
 }
 
 // Names that two stages of this rank have for parameters which are neither the same nor tied.
-std::set<std::string> colliding_names(const std::vector<PipelineStage>& stages,
-                                      const std::deque<TiedWeight>& tied) {
+std::set<std::string> colliding_names(const PipelineStages& stages, const TiedWeights& tied) {
   ParameterSet tied_weights;
   for (const TiedWeight& weight : tied)
     tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
@@ -192,7 +191,7 @@ SharedParameters shared_parameters(Module& stage) {
 }  // namespace
 
 // It returns an empty place where no stage of this rank has the parameter.
-StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const Tensor& parameter) {
+StagePlace place_in_stages(const PipelineStages& stages, const Tensor& parameter) {
   if (!parameter.defined())
     return {};
   for (const PipelineStage& stage : stages)
@@ -204,8 +203,8 @@ StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const Tenso
 
 // Each rank would train a weight of its own from the first step on. Copies of a frozen one stay
 // equal.
-std::string untied_problem(const std::vector<PipelineStage>& stages,
-                           const std::deque<TiedWeight>& tied,
+std::string untied_problem(const PipelineStages& stages,
+                           const TiedWeights& tied,
                            const PipelineSchedule& schedule,
                            const ProcessGroup& group) {
   const auto is_elsewhere = [&](int stage) {
@@ -240,8 +239,8 @@ std::string untied_problem(const std::vector<PipelineStage>& stages,
 
 // All ranks call it together, since the squares are summed over the group. The factor stays on the
 // device, so that the host need not wait for it.
-Tensor clip_stages(const std::vector<PipelineStage>& stages,
-                   const std::deque<TiedWeight>& tied,
+Tensor clip_stages(const PipelineStages& stages,
+                   const TiedWeights& tied,
                    double max_norm,
                    ProcessGroup& group,
                    const std::optional<ProcessGroup>& divided_over) {
@@ -279,8 +278,8 @@ Tensor clip_stages(const std::vector<PipelineStage>& stages,
 }
 
 // It exchanges nothing. A parameter that two stages share under one name comes once.
-TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
-                              const std::deque<TiedWeight>& tied,
+TensorPieces pieces_of_stages(const PipelineStages& stages,
+                              const TiedWeights& tied,
                               const ProcessGroup& group) {
   if (const auto names = colliding_names(stages, tied); !names.empty()) {
     throw invalid_argument(
@@ -310,8 +309,8 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
 
 // All ranks call it together, and each gets all parameters. The map of names is sorted, so the
 // broadcasts have one order.
-WholeParameters gather_stages(const std::vector<PipelineStage>& stages,
-                              const std::deque<TiedWeight>& tied,
+WholeParameters gather_stages(const PipelineStages& stages,
+                              const TiedWeights& tied,
                               ProcessGroup& group) {
   const NoGradGuard no_grad;
   const ParameterSet tied_copies = copies_of(tied);

@@ -2,10 +2,8 @@
 // parameters by name. Used only by pipeline.cc.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
@@ -16,30 +14,30 @@
 namespace muster {
 
 // Where the stages have the parameter.
-StagePlace place_in_stages(const std::vector<PipelineStage>& stages, const Tensor& parameter);
+StagePlace place_in_stages(const PipelineStages& stages, const Tensor& parameter);
 
 // What is wrong with this rank's stages where they share a parameter with another rank's, as
 // cut_into_stages has left it, and nobody has tied it; or nothing.
-std::string untied_problem(const std::vector<PipelineStage>& stages,
-                           const std::deque<TiedWeight>& tied,
+std::string untied_problem(const PipelineStages& stages,
+                           const TiedWeights& tied,
                            const PipelineSchedule& schedule,
                            const ProcessGroup& group);
 
 // As Pipeline::clip_grad_norm.
-Tensor clip_stages(const std::vector<PipelineStage>& stages,
-                   const std::deque<TiedWeight>& tied,
+Tensor clip_stages(const PipelineStages& stages,
+                   const TiedWeights& tied,
                    double max_norm,
                    ProcessGroup& group,
                    const std::optional<ProcessGroup>& divided_over);
 
 // As Pipeline::gather_parameters.
-WholeParameters gather_stages(const std::vector<PipelineStage>& stages,
-                              const std::deque<TiedWeight>& tied,
+WholeParameters gather_stages(const PipelineStages& stages,
+                              const TiedWeights& tied,
                               ProcessGroup& group);
 
 // As Pipeline::pieces.
-TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages,
-                              const std::deque<TiedWeight>& tied,
+TensorPieces pieces_of_stages(const PipelineStages& stages,
+                              const TiedWeights& tied,
                               const ProcessGroup& group);
 
 }  // namespace muster

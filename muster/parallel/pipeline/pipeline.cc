@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -50,7 +49,7 @@ namespace {
 using RunKind = PipelineAction::Kind;
 
 // A parameter that several stages share comes once, so an optimizer steps it once.
-Tensors parameters_of(const std::vector<PipelineStage>& stages) {
+Tensors parameters_of(const PipelineStages& stages) {
   return optim::each_once(
       concatenated(stages, [](const PipelineStage& stage) { return stage.module->parameters(); }));
 }
@@ -60,7 +59,7 @@ Tensors parameters_of(const std::vector<PipelineStage>& stages) {
 // are noted before any changes, since stages may share a module.
 class StagesInEvaluation : NoCopy {
  public:
-  explicit StagesInEvaluation(const std::vector<PipelineStage>& stages) {
+  explicit StagesInEvaluation(const PipelineStages& stages) {
     for (const PipelineStage& stage : stages)
       for (const auto& module : stage.module->modules())
         modes_.emplace_back(module, module->is_training());
@@ -73,12 +72,11 @@ class StagesInEvaluation : NoCopy {
   }
 
  private:
-  std::vector<std::pair<std::shared_ptr<Module>, bool>> modes_;
+  std::vector<std::pair<ModulePtr, bool>> modes_;
 };
 
 // Which tied weights, by their numbers, `holds` says it of: a bit for each.
-int64_t bits_of(const std::deque<TiedWeight>& tied,
-                const std::function<bool(const TiedWeight&)>& holds) {
+int64_t bits_of(const TiedWeights& tied, const std::function<bool(const TiedWeight&)>& holds) {
   constexpr size_t kBits = 62;
   int64_t bits = 0;
   for (size_t i = 0; i < std::min(tied.size(), kBits); ++i)
@@ -106,7 +104,7 @@ bool is_needed_by_next(const PipelineAction& action, const PipelineAction* next)
 
 // Nothing here is locked, so one thread at a time may call a pipeline.
 struct Pipeline::State : NoCopy {
-  State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given);
+  State(PipelineStages of_rank, ProcessGroup of_stages, PipelineOptions given);
   ~State() { optim::unmark_stage_parameters(marked); }
 
   Tensor run(const Tensor& input, const Tensor& target);
@@ -135,14 +133,14 @@ struct Pipeline::State : NoCopy {
   ProcessGroup group;
   PipelineOptions options;
   const PipelineSchedule& schedule = options.schedule;
-  std::vector<PipelineStage> stages;
+  PipelineStages stages;
   std::vector<StageRunner> runners;
   PipelineMessages messages;
   PipelineSchedule forwards;
   std::optional<PipelineMessages> evaluation;
   PipelineFailure failure;
   std::optional<Replicas> replicas;
-  std::deque<TiedWeight> tied;
+  TiedWeights tied;
   BatchAgreement agreement;
   BatchForms training_forms, evaluation_forms;
   int64_t steps = 0;
@@ -165,9 +163,7 @@ struct Pipeline::State : NoCopy {
 };
 
 // The runners call compute() by `this`, so the state must not move.
-Pipeline::State::State(std::vector<PipelineStage> of_rank,
-                       ProcessGroup of_stages,
-                       PipelineOptions given)
+Pipeline::State::State(PipelineStages of_rank, ProcessGroup of_stages, PipelineOptions given)
     : group(std::move(of_stages)),
       options(std::move(given)),
       stages(std::move(of_rank)),
@@ -478,7 +474,7 @@ Tensor Pipeline::State::run_or_explain(const Tensor& input,
 }
 
 // All ranks construct it together: wrong stages or options on one are refused on all.
-Pipeline::Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, PipelineOptions options) {
+Pipeline::Pipeline(PipelineStages stages, ProcessGroup group, PipelineOptions options) {
   refuse_on_all_stages(group, problem_of_pipeline(stages, group, options));
   check_same_schedules(group, options);
   state_ = std::make_unique<State>(std::move(stages), std::move(group), std::move(options));

@@ -48,6 +48,7 @@ struct PipelineStage {
       : module(any.ptr()),
         forward([any](const at::Tensor& x) mutable { return any.forward<at::Tensor>(x); }) {}
 };
+using PipelineStages = std::vector<PipelineStage>;
 
 // Returns the mean loss over a micro-batch, a scalar, from the last stage's output and the target.
 using PipelineLoss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
@@ -25,7 +26,7 @@ using NamedBuffers = std::vector<std::pair<std::string, Tensor>>;
 
 // A buffer that several stages share comes once. They have versions of their own here, so that a
 // graph which has saved one stays valid.
-NamedBuffers buffers_of(const std::vector<PipelineStage>& stages) {
+NamedBuffers buffers_of(const PipelineStages& stages) {
   std::set<const void*> seen;
   NamedBuffers found;
   for (const PipelineStage& stage : stages)
@@ -37,7 +38,7 @@ NamedBuffers buffers_of(const std::vector<PipelineStage>& stages) {
 
 }  // namespace
 
-std::vector<Term> terms_of_buffers(const std::vector<PipelineStage>& stages) {
+Terms terms_of_buffers(const PipelineStages& stages) {
   return mapped(buffers_of(stages), [](const auto& buffer) {
     const auto& [name, tensor] = buffer;
     return Term{
@@ -51,7 +52,7 @@ std::vector<Term> terms_of_buffers(const std::vector<PipelineStage>& stages) {
 }
 
 // The ranks of a stage have as many hashes each, since the terms were equal.
-void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas) {
+void warn_of_other_buffers(const PipelineStages& stages, ProcessGroup& replicas) {
   const NamedBuffers buffers = buffers_of(stages);
   if (buffers.empty() || replicas.size() == 1)
     return;
@@ -78,7 +79,7 @@ void warn_of_other_buffers(const std::vector<PipelineStage>& stages, ProcessGrou
   }
 }
 
-void take_first_buffers(const std::vector<PipelineStage>& stages, ProcessGroup& replicas) {
+void take_first_buffers(const PipelineStages& stages, ProcessGroup& replicas) {
   broadcast_values(mapped(buffers_of(stages), &NamedBuffers::value_type::second), replicas, 0);
 }
 

@@ -23,9 +23,7 @@
 
 namespace muster {
 
-Replicas::Replicas(const std::vector<PipelineStage>& stages,
-                   ProcessGroup group,
-                   bool broadcasts_buffers)
+Replicas::Replicas(const PipelineStages& stages, ProcessGroup group, bool broadcasts_buffers)
     : stages_(stages), group_(std::move(group)), broadcasts_buffers_(broadcasts_buffers) {
   for (const PipelineStage& stage : stages_)
     warn_of_renormalized("pipeline", renormalized_weights(*stage.module), group_);
@@ -79,8 +77,8 @@ std::vector<Replicas::Known> Replicas::parameters_now() const {
   return now;
 }
 
-std::vector<Term> Replicas::terms() const {
-  std::vector<Term> all;
+Terms Replicas::terms() const {
+  Terms all;
   for (const PipelineStage& stage : stages_)
     for (const auto& item : stage.module->named_parameters())
       all.push_back({.name = cat("parameter '", item.key(), "'"),

@@ -21,7 +21,7 @@ class Replicas {
   // `stages` must outlive this. Collective: over `group`. Throws: invalid_argument, on every
   // replica, where their parameters or these buffers differ in name or form, or in whether they are
   // trained.
-  Replicas(const std::vector<PipelineStage>& stages, ProcessGroup group, bool broadcasts_buffers);
+  Replicas(const PipelineStages& stages, ProcessGroup group, bool broadcasts_buffers);
 
   // Looks at what has happened to the parameters since the last call: other memory, other
   // parameters, some frozen or unfrozen. Collective and throws: as above.
@@ -48,10 +48,10 @@ class Replicas {
   void take_parameters();
   void take_buffers();
   std::vector<Known> parameters_now() const;
-  std::vector<Term> terms() const;
+  Terms terms() const;
   std::vector<StageAverage*> all();
 
-  const std::vector<PipelineStage>& stages_;
+  const PipelineStages& stages_;
   ProcessGroup group_;
   std::vector<Known> known_;
   std::vector<StageAverage> averages_;  // by stage of this rank

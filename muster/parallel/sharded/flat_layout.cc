@@ -133,10 +133,10 @@ Tensor FlatLayout::place(const Tensor& flat, size_t parameter) const {
 }
 
 // It follows from the layout alone, so a rank may compute another's pieces.
-std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
+FlatPieces FlatLayout::pieces(int rank) const {
   const int64_t first = part * rank;
   const int64_t last = first + part;
-  std::vector<FlatPiece> found;
+  FlatPieces found;
   for (const size_t i : indices_of(counts)) {
     const int64_t begin = std::max(first, offsets[i]);
     const int64_t end = std::min(last, offsets[i] + counts[i]);
@@ -153,7 +153,7 @@ std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
 void agree_on_parameters(const std::string& owner,
                          const Tensors& parameters,
                          std::string wrong,
-                         std::vector<Term> terms,
+                         Terms terms,
                          ProcessGroup& group) {
   if (wrong.empty())
     wrong = flat_problem(owner, parameters, group);

@@ -23,6 +23,7 @@ struct FlatPiece {
   int64_t at;      // in the rank's part
   int64_t length;  // above 0
 };
+using FlatPieces = std::vector<FlatPiece>;
 
 struct FlatLayout {
   FlatLayout() = default;
@@ -32,7 +33,7 @@ struct FlatLayout {
   // A view of a parameter's place in a flat tensor of `length()` elements, in the parameter's
   // shape.
   Tensor place(const Tensor& flat, size_t parameter) const;
-  std::vector<FlatPiece> pieces(int rank) const;
+  FlatPieces pieces(int rank) const;
   Tensor part_of(const Tensor& flat, int rank) const { return flat.narrow(0, part * rank, part); }
 
   std::vector<Int64s> shapes;
@@ -54,7 +55,7 @@ std::string wrapped_problem(const std::string& owner,
 void agree_on_parameters(const std::string& owner,
                          const Tensors& parameters,
                          std::string wrong,
-                         std::vector<Term> terms,
+                         Terms terms,
                          ProcessGroup& group);
 
 // Whether a parameter still has the memory of `place`; torch::load and vector_to_parameters give it

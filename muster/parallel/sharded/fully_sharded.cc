@@ -18,9 +18,11 @@
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
+#include "muster/ddp/options.h"
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
+#include "muster/parallel/agree.h"
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/fully_sharded_unit.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
@@ -58,7 +60,7 @@ void FullyShardedForward::rethrow(const c10::Error& error) const {
       error.what_without_backtrace());
 }
 
-void FullyShardedForward::finish(const std::vector<ForwardOutput>& outputs) {
+void FullyShardedForward::finish(const ForwardOutputs& outputs) {
   unit_->after_forward(outputs, first_node_);
 }
 
@@ -99,9 +101,9 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(Module& module) {
   const auto type_of = [](const std::optional<ScalarType>& type) {
     return type ? std::string(toString(*type)) : std::string("the parameters'");
   };
-  const std::vector<Term> terms = {{"compute_dtype", type_of(set_->options.compute_dtype)},
-                                   {"reduce_dtype", type_of(set_->options.reduce_dtype)},
-                                   {"prefetch", cat(set_->options.prefetch)}};
+  const Terms terms = {{"compute_dtype", type_of(set_->options.compute_dtype)},
+                       {"reduce_dtype", type_of(set_->options.reduce_dtype)},
+                       {"prefetch", cat(set_->options.prefetch)}};
   const bool only_calls = parameters.empty() && view.outer;  // none of its own
   const auto agree = [&](ProcessGroup& group) {
     if (only_calls)

@@ -24,6 +24,7 @@
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/comm/shared_tensor.h"
 #include "muster/comm/torch_compat.h"
+#include "muster/ddp/outputs.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/sharded/graph_exits.h"
 #include "muster/parallel/tensor_bytes.h"
@@ -129,7 +130,7 @@ bool lies_in_left(const Tensor& parameter, const std::vector<LeftMemory>& left) 
 FullyShardedModuleView view_of_module(const FullyShardedSet& set, Module& module) {
   FullyShardedModuleView view;
   view.module = module.weak_from_this();
-  std::set<const TensorImpl*> seen;
+  TensorImpls seen;
   const auto look_at = [&](const Module& inner, const NamedTensor& parameter) {
     const TensorImpl* const which = parameter.tensor.unsafeGetTensorImpl();
     const auto owner = set.owners.find(which);
@@ -370,7 +371,7 @@ void FullyShardedUnit::require_same_trained() const {
 }
 
 // The memory of the parameters goes after the forward, and a backward is noticed at the outputs.
-void FullyShardedUnit::check_outputs(const std::vector<ForwardOutput>& outputs) const {
+void FullyShardedUnit::check_outputs(const ForwardOutputs& outputs) const {
   const auto refuse = [&](const char* got, const char* next) {
     throw failed_precondition(
         "fully sharded: expected a forward that returns what it has computed, got ",
@@ -432,8 +433,7 @@ void FullyShardedUnit::after_forward(const std::vector<ForwardOutput>& outputs,
 }
 
 // The hooks hold the unit weakly, since a graph may outlive it.
-void FullyShardedUnit::watch_backward(const std::vector<ForwardOutput>& outputs,
-                                      uint64_t first_node) {
+void FullyShardedUnit::watch_backward(const ForwardOutputs& outputs, uint64_t first_node) {
   const std::weak_ptr<FullyShardedUnit> weak = weak_from_this();
   const auto use = std::make_shared<FullyShardedUse>();
   Tensors watched;

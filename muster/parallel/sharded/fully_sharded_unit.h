@@ -18,6 +18,7 @@
 #include "muster/base/torch_names.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/ddp/layer_members.h"
+#include "muster/ddp/outputs.h"
 #include "muster/parallel/outside_watch.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/fully_sharded.h"
@@ -59,7 +60,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   std::vector<std::shared_ptr<FullyShardedUnit>>
       without_parameters;  // outermost modules that only call others
   std::map<const TensorImpl*, const FullyShardedUnit*> owners;  // of parameters
-  std::set<const TensorImpl*> late;  // trained, and in no part: each is told once
+  TensorImpls late;  // trained, and in no part: each is told once
   std::vector<LeftMemory> left;
   std::vector<AssignedMember> assigned;  // of the modules that were wrapped
 
@@ -158,7 +159,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   Tensor flat;     // all parameters; has memory only while they are gathered
   Tensors places;  // the parameters' views of it, made while it had memory
   Tensor part;     // this rank's part, always present
-  std::vector<FlatPiece> pieces;
+  FlatPieces pieces;
   Tensors tensors;  // the pieces, in the part's memory: the optimizer's parameters
   std::unique_ptr<ScatteredGradients> gradients;
   std::unique_ptr<GradientStandIns> stand_ins;    // of the parameters

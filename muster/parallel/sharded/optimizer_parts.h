@@ -5,8 +5,6 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/parallel/sharded/flat_layout.h"
@@ -17,7 +15,7 @@ namespace muster {
 struct OptimizerParts {
   const FlatLayout& layout;
   const Tensors& parameters;  // `whole`'s
-  const std::vector<FlatPiece>& pieces;
+  const FlatPieces& pieces;
   const Tensors& tensors;     // `part`'s
   at::TensorOptions options;  // of `tensors`, also if this rank has none
 };

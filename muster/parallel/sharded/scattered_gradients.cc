@@ -178,7 +178,7 @@ int64_t ScatteredGradients::bytes() const {
 
 // Gradients add up over backwards until the program clears them.
 void add_to_pieces(const Tensor& part,
-                   const std::vector<FlatPiece>& pieces,
+                   const FlatPieces& pieces,
                    const Tensors& parameters,
                    Tensors& tensors) {
   const NoGradGuard no_grad;

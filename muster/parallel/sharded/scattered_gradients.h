@@ -82,7 +82,7 @@ class ScatteredGradients {
 // Adds a part of the mean gradient to the gradients of the tensors that are pieces of the same
 // part; untrained parameters get none.
 void add_to_pieces(const Tensor& part,
-                   const std::vector<FlatPiece>& pieces,
+                   const FlatPieces& pieces,
                    const Tensors& parameters,
                    Tensors& tensors);
 

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -31,6 +30,7 @@
 #include "muster/ddp/parameter_hooks.h"
 #include "muster/optim/each_once.h"
 #include "muster/optim/parts.h"
+#include "muster/parallel/agree.h"
 #include "muster/parallel/outside_watch.h"
 #include "muster/parallel/sharded/averaged_gradients.h"
 #include "muster/parallel/sharded/flat_layout.h"
@@ -72,7 +72,7 @@ using ShardGroups = ShardedOptimizerBase::Groups;
 // parameters of one group and type.
 std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_mb) {
   std::vector<ShardBucket> buckets;
-  std::set<const TensorImpl*> seen;
+  TensorImpls seen;
   for (size_t g = groups.size(); g-- > 0;) {
     double bytes = 0;
     const Tensors& parameters = groups[g].params();
@@ -174,7 +174,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   ProcessGroup group;
   ShardedOptimizerOptions options;
   std::shared_ptr<GradientBuffers> buffers = std::make_shared<GradientBuffers>(group);
-  std::vector<Tensors> given;  // the groups' tensors at construction
+  TensorLists given;  // the groups' tensors at construction
   std::vector<ShardBucket> buckets;
   std::unique_ptr<Optimizer> inner;
 
@@ -604,11 +604,11 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind,
             group.job_rank(),
             "); train with one of those, or do not shard it");
   }
-  const std::vector<Term> terms = {{"optimizer", wrong.empty() ? kind : "LBFGS"},
-                                   {"gradients", options.gradients ? "sharded" : "whole"},
-                                   {"bucket_mb", cat(options.bucket_mb)},
-                                   {"groups", cat(groups.size())},
-                                   {"learning rate", rates_of(groups, *defaults_)}};
+  const Terms terms = {{"optimizer", wrong.empty() ? kind : "LBFGS"},
+                       {"gradients", options.gradients ? "sharded" : "whole"},
+                       {"bucket_mb", cat(options.bucket_mb)},
+                       {"groups", cat(groups.size())},
+                       {"learning rate", rates_of(groups, *defaults_)}};
   optim::keep_each_once("sharded optimizer", groups, cat(" (rank ", group.job_rank(), ")"));
   const Tensors all = shard_all_parameters(groups);
   if (wrong.empty() && options.gradients)

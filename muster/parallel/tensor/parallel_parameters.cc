@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -22,7 +21,7 @@ namespace muster {
 namespace {
 
 // It returns null for a layer that is whole on every rank.
-const DividedLayer* as_divided(const std::shared_ptr<Module>& module) {
+const DividedLayer* as_divided(const ModulePtr& module) {
   return dynamic_cast<const DividedLayer*>(module.get());
 }
 
@@ -68,7 +67,7 @@ ScalarType type_of_norm(const Tensors& a, const Tensors& b) {
 
 // A shared parameter counts once, and as divided if any layer divides it.
 ParallelParameters parallel_parameters(const Module& model) {
-  std::set<const TensorImpl*> divided;
+  TensorImpls divided;
   for (const auto& module : model.modules()) {
     const DividedLayer* layer = as_divided(module);
     if (layer == nullptr)

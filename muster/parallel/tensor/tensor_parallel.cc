@@ -90,12 +90,11 @@ std::string wrong_column(const torch::nn::Linear& layer,
 }
 
 // Ranks compare these terms, so another layer on one of them is refused on all.
-std::vector<Term> layer_terms(const torch::nn::Linear& layer,
-                              const std::optional<int64_t>& sequence_dim) {
+Terms layer_terms(const torch::nn::Linear& layer, const std::optional<int64_t>& sequence_dim) {
   Tensors tensors{layer->weight};
   if (layer->bias.defined())
     tensors.push_back(layer->bias);
-  std::vector<Term> terms = terms_of("parameter", tensors);
+  Terms terms = terms_of("parameter", tensors);
   terms.push_back({.name = "sequence_dim", .value = text_of(sequence_dim, "none")});
   return terms;
 }
@@ -166,7 +165,7 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
       options_(options),
       outputs_(whole->weight.size(0)) {
   const int64_t stacks = options_.stacks;
-  std::vector<Term> terms = layer_terms(whole, options_.sequence_dim);
+  Terms terms = layer_terms(whole, options_.sequence_dim);
   terms.push_back({.name = "stacks", .value = cat(stacks, options_.uneven ? ", uneven" : "")});
   require_agreement(group_, "column_parallel", wrong_column(whole, options_, group_), terms);
   const OwnRows rows = own_rows(outputs_ / stacks, group_);

@@ -171,7 +171,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
     : DividedLayer("parallel_embedding", std::move(group)),
       options_(options),
       vocabulary_(whole->weight.size(0)) {
-  std::vector<Term> terms = terms_of("parameter", {whole->weight});
+  Terms terms = terms_of("parameter", {whole->weight});
   terms.push_back({.name = "sequence_dim", .value = text_of(options_.sequence_dim, "none")});
   require_agreement(
       group_, "parallel_embedding", wrong_embedding(whole, vocabulary_, group_), terms);
