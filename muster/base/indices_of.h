@@ -1,12 +1,19 @@
-// The numbers 0, 1, … by which a range's elements are reached: for (const size_t i :
-// indices_of(gpus)). For loops over several ranges at once.
+// The numbers 0, 1, …: those below a count, as for (const int rank : below(ranks)), and those by
+// which a range's elements are reached, as for (const size_t i : indices_of(gpus)).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <ranges>
 
 namespace muster {
+
+// None, where the count is not above 0.
+template <class Count>
+auto below(Count count) {
+  return std::views::iota(Count{}, std::max(count, Count{}));
+}
 
 // The range must keep its size while the loop runs.
 auto indices_of(const auto& range) {

@@ -11,6 +11,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/leaving.h"
 #include "muster/base/lock.h"
 #include "muster/base/mapped.h"
@@ -105,7 +106,7 @@ void Agreement::before(int64_t sequence, const std::string& signature, milliseco
   }
   const Deadline deadline(timeout);
   LateRanks late_ranks(timeout);
-  for (int other = 0; other < size_; ++other) {
+  for (const int other : below(size_)) {
     if (other != rank_)
       compare(
           sequence, signature, other, wait_for(other, sequence, signature, deadline, late_ranks));
@@ -158,7 +159,7 @@ void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
 void Agreement::look_again(int64_t sequence, const std::string& signature) {
   const Lock lock(mutex_);
   publish(sequence, signature);
-  for (int other = 0; other < size_; ++other) {
+  for (const int other : below(size_)) {
     if (other == rank_)
       continue;
     if (const auto theirs = published_by(other, sequence))

@@ -2,6 +2,7 @@
 // other what they have: so all of them refuse what does not fit, and those that receive know how
 // much comes. Then only the rows themselves are moved, without padding.
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
@@ -114,7 +115,7 @@ void expect_alike(const char* operation, const std::vector<GivenRows>& all) {
         operation, ": expected ", expected, ", got ", got, "; give such on all ranks");
   };
   int64_t first = -1;
-  for (int64_t rank = 0; rank < std::ssize(all); ++rank) {
+  for (const int64_t rank : below(std::ssize(all))) {
     const GivenRows& given = all[rank];
     if (!given.wrong.empty())
       refuse("a dense tensor with a first dimension, on the host or the rank's device",
@@ -195,7 +196,7 @@ Tensors ProcessGroup::all_gather_varying(const Tensor& input) {
   const auto rows = mapped(all, &GivenRows::rows);
   const auto sum = sum_of<int64_t>(all, &GivenRows::rows);
   const auto parts = room_for_rows(all[rank()], sum, device()).split_with_sizes(rows, 0);
-  for (int from = 0; from < size(); ++from) {
+  for (const int from : below(size())) {
     const Tensor& part = parts[from];
     if (from == rank() && input.defined())
       part.copy_(input);

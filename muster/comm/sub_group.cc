@@ -9,6 +9,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -71,7 +72,7 @@ void ProcessGroup::agree_on_members(const Ints& ranks) {
     return;
   }
   const auto lists = all_gather_bytes(mine, "new_group");
-  for (int other = 0; other < size(); ++other) {
+  for (const int other : below(size())) {
     const std::string& theirs = lists[other];
     if (theirs == mine)
       continue;

@@ -81,7 +81,7 @@ std::string BucketTrial::decide(const Doubles& medians_of_ranks) {
     best = 0;
   cap_ = sizes_[best];
   Strings tried;
-  for (size_t i = 0; i < sizes_.size(); ++i)
+  for (const size_t i : indices_of(sizes_))
     tried.push_back(cat(text_of(sizes_[i]), " ", ms_text(slowest[i])));
   return cat("buckets of ",
              text_of(cap_),

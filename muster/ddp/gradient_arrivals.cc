@@ -6,6 +6,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -58,7 +59,7 @@ void GradientArrivals::note(size_t index) {
 void GradientArrivals::refuse_missing(const char* rule, const std::string& next) const {
   Strings missing;
   size_t needed = 0;
-  for (size_t i = 0; i < arrived_.size(); ++i) {
+  for (const size_t i : indices_of(arrived_)) {
     if (!learnt_.empty() && !learnt_[i])
       continue;
     ++needed;
@@ -85,7 +86,7 @@ void GradientArrivals::refuse_missing(const char* rule, const std::string& next)
 // A layer whose member was assigned never uses what it has registered.
 std::string GradientArrivals::way_out() const {
   const std::string usual = "set find_unused_parameters, or freeze them";
-  for (size_t i = 0; i < arrived_.size(); ++i)
+  for (const size_t i : indices_of(arrived_))
     if (!arrived_[i] && contains(assigned_, names_[i]))
       return cat(usual,
                  ": the layer of '",

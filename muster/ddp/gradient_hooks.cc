@@ -30,7 +30,7 @@ bool GradientHooks::hear(size_t index) const {
 }
 
 void GradientHooks::remove() {
-  for (size_t i = 0; i < hooks_.size(); ++i)
+  for (const size_t i : indices_of(hooks_))
     accumulators_[i]->del_post_hook(hooks_[i]);
   hooks_.clear();
   accumulators_.clear();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/rows.h"
@@ -41,7 +42,7 @@ JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
   const auto plans = all_gather_rows(group_, mine);
   Answer answer;
   int last = 0;
-  for (int rank = 0; rank < group_.size(); ++rank) {
+  for (const int rank : below(group_.size())) {
     const Plan& plan = plans[rank];
     if (!plan.active) {
       if (!plan.shadowed)

@@ -29,7 +29,7 @@ void collect_from_list(const List& list, ForwardOutputs& found) {
 
 void collect_from_tuple(const c10::intrusive_ptr<c10::ivalue::Tuple>& tuple,
                         ForwardOutputs& found) {
-  for (size_t i = 0; i < tuple->elements().size(); ++i) {
+  for (const size_t i : indices_of(tuple->elements())) {
     const auto put = [tuple, i](const IValue& other) {
       tuple->unsafeSetElement(i, other);
     };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/callback.h"
+#include "muster/base/indices_of.h"
 
 namespace muster {
 
@@ -54,7 +55,7 @@ void ParameterHooks::hang(const Tensors& parameters,
                           const std::function<void(size_t)>& on_gradient) {
   remove();
   parameters_ = parameters;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+  for (const size_t i : indices_of(parameters_)) {
     if (shared_hook_of(parameters_[i]) == nullptr) {
       auto& place = torch::autograd::impl::post_acc_grad_hooks(parameters_[i]);
       place = std::make_unique<SharedHook>(std::move(place));

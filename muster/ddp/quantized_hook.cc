@@ -11,6 +11,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/hooks.h"
@@ -75,7 +76,7 @@ Reduction QuantizedHook::reduce(GradientBucket bucket) {
     scales_work.wait();
     bytes_work.wait();
     Tensor sum = at::zeros_like(blocks);
-    for (int rank = 0; rank < group.size(); ++rank) {
+    for (const int rank : below(group.size())) {
       const Tensor of_rank = gathered(group, all_scales, rank);
       sum += of_rank.select(1, 0).unsqueeze(1) *
              (gathered(group, all_bytes, rank).to(at::kFloat) - of_rank.select(1, 1).unsqueeze(1));

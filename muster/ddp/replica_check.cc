@@ -83,7 +83,7 @@ void ReplicaCheck::count(const ModelSource& source, bool compares) {
   };
   for (const size_t i : indices_of(items)) {
     std::vector<std::pair<int, int64_t>> hashes;
-    for (int rank = 0; rank < group_.size(); ++rank) {
+    for (const int rank : below(group_.size())) {
       if (value(rank, 0) != 0)
         hashes.emplace_back(group_.job_rank(rank), value(rank, i + 1));
     }

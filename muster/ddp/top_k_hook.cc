@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/ddp/hook_memory.h"
@@ -97,7 +98,7 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
     Tensor tensor = bucket.tensor;
     tensor.zero_();
     const int64_t count = values.numel();
-    for (int rank = 0; rank < group.size(); ++rank) {
+    for (const int rank : below(group.size())) {
       tensor.index_add_(0,
                         all_places.slice(0, rank * count, (rank + 1) * count),
                         all_values.slice(0, rank * count, (rank + 1) * count));

@@ -51,7 +51,7 @@ ValueSample sample_from(const Tensor& values, ScalarType type) {
   const auto* const data = values.const_data_ptr<double>();
   ValueSample sample{.size = 0, .tolerance = tolerance_of(type)};
   double squares = 0;
-  for (int64_t i = 0; i < values.numel(); ++i) {
+  for (const int64_t i : below(values.numel())) {
     sample.sum += data[i];
     squares += data[i] * data[i];
   }

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "muster/base/indices_of.h"
+
 namespace muster {
 
 ParameterMemory::ParameterMemory(Tensors parameters) : parameters_(std::move(parameters)) {
@@ -17,7 +19,7 @@ void ParameterMemory::remember() {
 }
 
 bool ParameterMemory::is_other() const {
-  for (size_t i = 0; i < parameters_.size(); ++i)
+  for (const size_t i : indices_of(parameters_))
     if (parameters_[i].storage().unsafeGetStorageImpl() != known_[i]._unsafe_get_target())
       return true;
   return false;

@@ -16,6 +16,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lock.h"
 #include "muster/base/strings.h"
 
@@ -157,7 +158,7 @@ void EndWatch::run() {
   for (;;) {
     const int count = ::epoll_wait(events_.get(), events, std::size(events), -1);
     const Lock lock(mutex_);
-    for (int i = 0; i < count; ++i) {
+    for (const int i : below(count)) {
       if (events[i].data.u64 == kStop)
         return;
       end(events[i].data.u64);

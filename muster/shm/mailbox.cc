@@ -28,6 +28,7 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/shm/futex.h"
@@ -261,7 +262,7 @@ bool Mailbox::move_all() {
   if (!is_here())
     return false;
   bool moved = false;
-  for (int peer = 0; peer < team_.size(); ++peer) {
+  for (const int peer : below(team_.size())) {
     if (!sends_[peer].empty())
       moved |= push(peer);
     if (peer != team_.rank() && wants_from(peer))
@@ -376,7 +377,7 @@ void Mailbox::finish_incoming(int from) {
 
 // Ends a receive with a message that came before it was asked for. False where there is none.
 bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
-  for (int peer = 0; peer < team_.size(); ++peer) {
+  for (const int peer : below(team_.size())) {
     if (!wanted->is_from(peer))
       continue;
     auto& strays = strays_[peer];
@@ -418,7 +419,7 @@ std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
     const bool lost = !lives(pending.peer) && (is_send || !has_unread(pending.peer));
     return lost ? team_.failure({pending.peer}) : "";
   }
-  for (int rank = 0; rank < team_.size(); ++rank) {
+  for (const int rank : below(team_.size())) {
     if (rank != team_.rank() && (lives(rank) || has_unread(rank)))
       return "";
   }

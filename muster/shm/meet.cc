@@ -21,6 +21,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/random_bytes.h"
 #include "muster/base/strings.h"
 #include "muster/shm/arrivals.h"
@@ -194,7 +195,7 @@ Met join_host(const Exchange& exchange, int rank, int size, milliseconds timeout
 }  // namespace
 
 void Met::agree_on_arenas() {
-  for (int rank = 0; rank < layout.size; ++rank)
+  for (const int rank : below(layout.size))
     layout.arena_bytes = std::min<size_t>(layout.arena_bytes, line(rank).arena_bytes);
   memory->keep_first(layout.total());
 }

@@ -16,6 +16,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -123,7 +124,7 @@ Team::~Team() {
 void Team::drop_connections() {
   if (line(0).needs_connections.load() != 0 || line(rank_).needs_connections.load() != 0)
     return;
-  for (int rank = 0; rank < size(); ++rank) {
+  for (const int rank : below(size())) {
     if (line(rank).needs_connections.load() == 0)
       met_.peers[rank].reset();
   }
@@ -132,9 +133,9 @@ void Team::drop_connections() {
 // Counts those on which any rank may run: ranks that share them are crowded.
 void Team::count_processors() {
   int count = 0;
-  for (size_t word = 0; word < std::size(line(0).cpus); ++word) {
+  for (const size_t word : below(std::size(line(0).cpus))) {
     uint64_t any = 0;
-    for (int rank = 0; rank < size(); ++rank)
+    for (const int rank : below(size()))
       any |= line(rank).cpus[word];
     count += std::popcount(any);
   }
@@ -142,7 +143,7 @@ void Team::count_processors() {
 }
 
 void Team::ring_all() const {
-  for (int rank = 0; rank < size(); ++rank) {
+  for (const int rank : below(size())) {
     Line& other = line(rank);
     ring(other.bell);
     ring(other.mail_bell);
@@ -169,7 +170,7 @@ void Team::check_here(const Step& what) const {
 }
 
 void Team::check_states(const Step& what, bool (*is_wrong)(RankState)) const {
-  for (int rank = 0; rank < size(); ++rank) {
+  for (const int rank : below(size())) {
     if (!is_wrong(line(rank).state.load()))
       continue;
     throw Error(ErrorCode::peer_failed,
@@ -242,7 +243,7 @@ Ints Team::in_state(RankState state, const Ints& ranks) const {
 std::string Team::failure(const Ints& missing) const {
   const auto failed = in_state(RankState::gave_up, missing);
   const auto left = in_state(RankState::left, missing);
-  for (int rank = 0; rank < size(); ++rank) {
+  for (const int rank : below(size())) {
     if (line(rank).state.load() != RankState::dead)
       continue;
     const bool is_missing = contains(missing, rank);
@@ -264,7 +265,7 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
   if (all_there(patience_))
     return;
   LateRanks late_ranks(deadline.left());
-  for (int peer = 0; peer < size(); ++peer) {
+  for (const int peer : below(size())) {
     while (!has_come(peer)) {
       const auto late = missing();
       check_going_on(what, late, deadline);

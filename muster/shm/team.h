@@ -10,6 +10,7 @@
 #include <string>
 
 #include "muster/base/clock.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
@@ -53,7 +54,7 @@ class Team : NoCopy {
   // Calls `body` with the number of every rank but this one.
   template <class Body>
   void for_others(const Body& body) const {
-    for (int rank = 0; rank < size(); ++rank) {
+    for (const int rank : below(size())) {
       if (rank != rank_)
         body(rank);
     }

@@ -410,7 +410,7 @@ Metrics::Kind Metrics::kind_named(const std::string& name) {
 void Metrics::load_state(const SavedState& state) {
   clear();
   last_in_state_ = static_cast<int64_t>(find_or(state.numbers, kWritten, -1));
-  for (size_t i = 0; i < state.texts.size() / 2; ++i) {
+  for (const size_t i : below(state.texts.size() / 2)) {
     const std::string number = cat(i);
     const std::string& kind = state.text("metrics", "kind " + number);
     Entry& into = entry(state.text("metrics", "name " + number), kind_named(kind));

@@ -76,7 +76,7 @@ struct Place {
 Place place_of(int rank, const Strings& hosts) {
   Place place{.num_ranks = count_of(hosts)};
   Strings names;
-  for (int other = 0; other < place.num_ranks; ++other) {
+  for (const int other : below(place.num_ranks)) {
     const auto found = std::ranges::find(names, hosts[other]);
     const auto host = static_cast<int>(found - names.begin());
     if (found == names.end()) {
@@ -328,7 +328,7 @@ class HierarchicalBackend : public OverGloo {
     options.timeout = left(deadline);
     wait_for_network(*between_->_allgather_base(column, input, options), deadline);
     const auto rows = rows_of_hosts(bytes_of(written(call)));
-    for (int64_t host = 0; host < hosts(); ++host) {
+    for (const int64_t host : below(hosts())) {
       options.timeout = left(deadline);
       TensorLists outputs{rows[host]};
       Tensors inputs{column.narrow(0, host * input.numel(), input.numel())};
@@ -376,7 +376,7 @@ class HierarchicalBackend : public OverGloo {
     const auto rows = rows_of_hosts(input);
     c10d::ReduceScatterOptions options;
     options.reduceOp = op;
-    for (int64_t host = 0; host < hosts(); ++host) {
+    for (const int64_t host : below(hosts())) {
       options.timeout = left(deadline);
       TensorLists inputs{rows[host]};
       Tensors outputs{sums[host]};
@@ -447,7 +447,7 @@ class HierarchicalBackend : public OverGloo {
       if (i < on_network.size())  // only the last piece may have nothing for this rank
         wait_for_network(*on_network[i], deadline);
       const auto parts = pieces[i].tensor_split(shares);
-      for (int64_t owner = 0; owner < shares; ++owner)
+      for (const int64_t owner : below(shares))
         give_to_neighbours(parts[owner], owner, deadline);
     }
     if (op == c10d::ReduceOp::AVG)

@@ -15,6 +15,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/lock.h"
 #include "muster/base/mapped.h"
@@ -186,7 +187,7 @@ void check_places(const MpiRendezvous& rendezvous,
       return place.rank == rank && place.size == rendezvous.size;
     return place.size == places[0].size && distinct.insert(place.rank).second;
   };
-  for (int rank = 0; rank < rendezvous.size; ++rank) {
+  for (const int rank : below(rendezvous.size)) {
     const Place& place = places[rank];
     if (is_right(place, rank))
       continue;

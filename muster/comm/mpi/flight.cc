@@ -7,6 +7,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/comm/mpi/mappings.h"
 
@@ -21,7 +22,7 @@ bool Flight::test() {
     check(code, "MPI_Testall");
   if (code == MPI_SUCCESS && over == 0)
     return false;
-  for (size_t i = 0; i < requests_.size(); ++i) {
+  for (const size_t i : indices_of(requests_)) {
     const int own = code == MPI_SUCCESS ? MPI_SUCCESS : statuses_[i].MPI_ERROR;
     if (own != MPI_ERR_PENDING)
       check_one(i, own);

@@ -3,6 +3,7 @@
 #include "muster/comm/mpi/mappings.h"
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 
 namespace muster::mpi {
@@ -92,7 +93,7 @@ Reductions::Reductions() {
                                           combine<shm::Op::band>,
                                           combine<shm::Op::bor>,
                                           combine<shm::Op::bxor>};
-  for (size_t i = 0; i < 8; ++i)
+  for (const size_t i : below(8))
     check(MPI_Op_create(functions[i], 1, &ops_[i]), "MPI_Op_create");
 }
 

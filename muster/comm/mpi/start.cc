@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 
 namespace muster::mpi {
@@ -190,7 +191,7 @@ class Start {
   void reduce_scatter() {
     const Part& out = request_.out[0];
     if (is_half(request_.type) || !is_one_piece(request_.in) || overlap(out, request_.in)) {
-      for (int root = 0; root < group_.size; ++root)
+      for (const int root : below(group_.size))
         reduce(root, in(root), out);
       return;
     }
@@ -220,7 +221,7 @@ class Start {
   void all_gather() {
     const Part& given = request_.in[0];
     if (!is_one_piece(request_.out)) {
-      for (int peer = 0; peer < group_.size; ++peer)
+      for (const int peer : below(group_.size))
         exchange(peer, &given, &out(peer));
       return;
     }
@@ -242,7 +243,7 @@ class Start {
     exchange(request_.root, &request_.in[0], nullptr);
     if (group_.rank != request_.root)
       return;
-    for (int peer = 0; peer < group_.size; ++peer)
+    for (const int peer : below(group_.size))
       exchange(peer, nullptr, &out(peer));
     copy(request_.in[0], out(group_.rank));
   }
@@ -251,13 +252,13 @@ class Start {
     exchange(request_.root, nullptr, &request_.out[0]);
     if (group_.rank != request_.root)
       return;
-    for (int peer = 0; peer < group_.size; ++peer)
+    for (const int peer : below(group_.size))
       exchange(peer, &in(peer), nullptr);
     copy(in(group_.rank), request_.out[0]);
   }
 
   void all_to_all() {
-    for (int peer = 0; peer < group_.size; ++peer)
+    for (const int peer : below(group_.size))
       exchange(peer, &in(peer), &out(peer));
   }
 

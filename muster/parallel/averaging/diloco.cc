@@ -164,9 +164,9 @@ void DiLoCo::step_outside() {
 SavedState DiLoCo::state() const {
   SavedState saved{
       .numbers = {{"steps", as_number(steps_)}, {"has_momentum", momentum_.empty() ? 0.0 : 1.0}}};
-  for (size_t i = 0; i < common_.size(); ++i)
+  for (const size_t i : indices_of(common_))
     saved.tensors[cat("common.", i)] = common_[i];
-  for (size_t i = 0; i < momentum_.size(); ++i)
+  for (const size_t i : indices_of(momentum_))
     saved.tensors[cat("momentum.", i)] = momentum_[i];
   return saved;
 }
@@ -177,7 +177,7 @@ void DiLoCo::load_state(const SavedState& state) {
   const bool has_momentum = state.number("DiLoCo", "has_momentum") != 0;
   Tensors common;
   Tensors momentum;
-  for (size_t i = 0; i < common_.size(); ++i) {
+  for (const size_t i : indices_of(common_)) {
     common.push_back(own_copy(state, cat("common.", i), common_[i]));
     if (has_momentum)
       momentum.push_back(own_copy(state, cat("momentum.", i), common_[i]));

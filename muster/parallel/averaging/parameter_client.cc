@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/optim/each_once.h"
@@ -51,7 +52,7 @@ void ParameterClient::with_each_server(const char* call,
                               rank_,
                               "); remove it");
   }
-  for (size_t server = 0; server < servers_.size(); ++server) {
+  for (const size_t server : indices_of(servers_)) {
     try {
       talk(server);
     } catch (const Error& error) {
@@ -93,7 +94,7 @@ void ParameterClient::push() {
   with_each_server("push", [&](size_t server) {
     Tensors gradients;
     Int64s which;
-    for (int64_t i = 0; i < std::ssize(shards_[server]); ++i) {
+    for (const int64_t i : below(std::ssize(shards_[server]))) {
       const Tensor& gradient = shards_[server][i].grad();
       if (!gradient.defined())
         continue;

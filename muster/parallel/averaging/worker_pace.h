@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 
 namespace muster {
@@ -22,7 +23,7 @@ class WorkerPace {
   // Steps by which it is ahead of the slowest present worker.
   int64_t lead(size_t worker) const {
     int64_t slowest = steps_[worker];
-    for (size_t i = 0; i < steps_.size(); ++i) {
+    for (const size_t i : indices_of(steps_)) {
       if (here_[i])
         slowest = std::min(slowest, steps_[i]);
     }

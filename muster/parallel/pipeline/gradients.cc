@@ -13,6 +13,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -115,7 +116,7 @@ void StageAverage::finish() {
     const int64_t count = std::ssize(bucket.parameters);
     const Tensor are_there = bucket.flat.narrow(0, bucket.flat.numel() - count, count);
     int64_t at = 0;
-    for (int64_t i = 0; i < count; ++i) {
+    for (const int64_t i : below(count)) {
       const Tensor& parameter = bucket.parameters[i];
       const Tensor part = bucket.flat.narrow(0, at, parameter.numel()).view(parameter.sizes());
       at += parameter.numel();

@@ -59,7 +59,7 @@ class QueuedStep {
   // In the first step ranks do not know the shapes yet that go into each stage.
   QueuedStep(const PipelineSchedule& schedule, bool is_first)
       : schedule_(schedule), is_first_(is_first), ranks_(schedule.actions.size()) {
-    for (int rank = 0; rank < schedule.ranks; ++rank)
+    for (const int rank : below(schedule.ranks))
       fill_queues_of(rank);
   }
 
@@ -67,7 +67,7 @@ class QueuedStep {
   std::string run() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (const size_t rank : indices_of(ranks_)) {
         while (act(rank))
           moved = true;
         for (const size_t way : {kUp, kDown}) {
@@ -109,7 +109,7 @@ class QueuedStep {
 
   std::vector<std::vector<PipelineMessage>> senders_to(int rank) const {
     std::vector<std::vector<PipelineMessage>> senders(schedule_.ranks);
-    for (int from = 0; from < schedule_.ranks; ++from) {
+    for (const int from : below(schedule_.ranks)) {
       for (const PipelineAction& action : schedule_.actions[from]) {
         const auto made = made_by(action, schedule_);
         if (travels(made, schedule_) && receiver_of(*made, schedule_) == rank)
@@ -175,7 +175,7 @@ class QueuedStep {
   // The last messages of a rank that has done all may wait for others, which are named then.
   std::string waiting() const {
     Strings places;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    for (const size_t rank : indices_of(ranks_)) {
       const size_t done = ranks_[rank].done;
       if (done < schedule_.actions[rank].size())
         places.push_back(

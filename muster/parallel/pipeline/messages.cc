@@ -15,6 +15,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/comm/capabilities.h"
 #include "muster/parallel/tensor_bytes.h"
@@ -66,7 +67,7 @@ PipelineMessages::PipelineMessages(const PipelineChannels& channels,
       order_(schedule.ranks),
       begun_(order_.size(), 0),
       forms_(schedule.stages) {
-  for (int from = 0; from < schedule.ranks; ++from) {
+  for (const int from : below(schedule.ranks)) {
     if (from == group().rank())
       continue;
     for (const PipelineAction& action : schedule.actions[from]) {

@@ -15,6 +15,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
@@ -146,7 +147,7 @@ std::pair<std::string, StageParameter> parameter_of_line(const std::string& line
 // none.
 std::map<std::string, StageParameter> owners_of_names(const Strings& lines_by_rank) {
   std::map<std::string, StageParameter> owners;
-  for (int rank = 0; rank < std::ssize(lines_by_rank); ++rank) {
+  for (const int rank : int_indices_of(lines_by_rank)) {
     for (const std::string& line : split(lines_by_rank[rank], '\n')) {
       if (line.empty())
         continue;

@@ -79,7 +79,7 @@ class StagesInEvaluation : NoCopy {
 int64_t bits_of(const TiedWeights& tied, const std::function<bool(const TiedWeight&)>& holds) {
   constexpr size_t kBits = 62;
   int64_t bits = 0;
-  for (size_t i = 0; i < std::min(tied.size(), kBits); ++i)
+  for (const size_t i : below(std::min(tied.size(), kBits)))
     if (tied[i].parameter().defined() && holds(tied[i]))
       bits |= int64_t{1} << i;
   return bits;
@@ -171,7 +171,7 @@ Pipeline::State::State(PipelineStages of_rank, ProcessGroup of_stages, PipelineO
       forwards(forwards_of(schedule)),
       failure(group),
       agreement(group, schedule) {
-  for (int chunk = 0; chunk < std::ssize(stages); ++chunk) {
+  for (const int chunk : int_indices_of(stages)) {
     const int stage = chunk * schedule.ranks + group.rank();
     runners.emplace_back([this, stage](const Tensor& x, int i) { return compute(stage, x, i); },
                          group.device());

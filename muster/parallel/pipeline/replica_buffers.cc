@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
@@ -63,7 +64,7 @@ void warn_of_other_buffers(const PipelineStages& stages, ProcessGroup& replicas)
   if (replicas.rank() > 0)
     return;
   for (int rank = 1; rank < replicas.size(); ++rank) {
-    for (size_t i = 0; i < buffers.size(); ++i) {
+    for (const size_t i : indices_of(buffers)) {
       if (by_rank[rank][i] == by_rank[0][i])
         continue;
       return log(LogLevel::warn,

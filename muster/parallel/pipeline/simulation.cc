@@ -119,7 +119,7 @@ bool exists_in(const PipelineSchedule& schedule, const PipelineAction& action) {
 // Checks that each action occurs once, where it belongs. Whether the order works, simulate() finds.
 void check_counts(const PipelineSchedule& schedule) {
   std::map<std::tuple<StepKind, int, int>, int> count;
-  for (int rank = 0; rank < schedule.ranks; ++rank) {
+  for (const int rank : below(schedule.ranks)) {
     for (const PipelineAction& action : schedule.actions[rank]) {
       if (!exists_in(schedule, action) || schedule.rank_of(action.stage) != rank) {
         refuse_schedule(schedule,
@@ -134,8 +134,8 @@ void check_counts(const PipelineSchedule& schedule) {
       ++count[{action.kind, action.stage, action.micro_batch}];
     }
   }
-  for (int stage = 0; stage < schedule.stages; ++stage) {
-    for (int i = 0; i < schedule.micro_batches; ++i) {
+  for (const int stage : below(schedule.stages)) {
+    for (const int i : below(schedule.micro_batches)) {
       const int f = count[{StepKind::forward, stage, i}];
       const int b = count[{StepKind::backward, stage, i}];
       const int in = count[{StepKind::input_grad, stage, i}];

@@ -73,9 +73,9 @@ class StateBefore : NoCopy {
   }
   ~StateBefore() {
     const NoGradGuard no_grad;
-    for (size_t i = 0; i < parameters_.size(); ++i)
+    for (const size_t i : indices_of(parameters_))
       parameters_[i].mutable_grad() = gradients_[i];
-    for (size_t i = 0; i < buffers_.size(); ++i)
+    for (const size_t i : indices_of(buffers_))
       buffers_[i].copy_(values_[i]);
   }
 
@@ -206,10 +206,10 @@ std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
 // All ranks call it together, so that all cut the model in the same place.
 std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
   Tensor seconds = at::empty({std::ssize(costs)}, at::kDouble);
-  for (int64_t i = 0; i < std::ssize(costs); ++i)
+  for (const int64_t i : below(std::ssize(costs)))
     seconds[i] = costs[i].seconds;
   group.all_reduce(seconds, ReduceOp::avg);
-  for (int64_t i = 0; i < std::ssize(costs); ++i)
+  for (const int64_t i : below(std::ssize(costs)))
     costs[i].seconds = seconds[i].item<double>();
   return costs;
 }
@@ -325,7 +325,7 @@ StagesImpl::StagesImpl(torch::nn::Sequential model,
                    ", got ",
                    devices_.size(),
                    "; name one more than once where stages share it"));
-  for (size_t i = 0; i < stages_.size(); ++i) {
+  for (const size_t i : indices_of(stages_)) {
     stages_[i]->to(devices_[i]);
     for (const auto& child : stages_[i]->named_children())
       register_module(child.key(), child.value());
@@ -333,7 +333,7 @@ StagesImpl::StagesImpl(torch::nn::Sequential model,
 }
 
 Tensor StagesImpl::forward(Tensor x) {
-  for (size_t i = 0; i < stages_.size(); ++i)
+  for (const size_t i : indices_of(stages_))
     // The host need not wait for copies to a GPU.
     x = stages_[i]->forward(x.to(devices_[i], /*non_blocking=*/devices_[i].is_cuda()));
   return x;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -88,7 +89,7 @@ void AveragedGradients::require(const Tensors& parameters, ProcessGroup& group) 
   const Tensor gathered = mine.new_empty({group.size(), mine.size(1), 3});
   group.all_gather(gathered, mine);
   const Tensor samples = gathered.cpu();
-  for (int64_t i = 0; i < samples.size(1); ++i)
+  for (const int64_t i : below(samples.size(1)))
     require_alike(parameters[i], samples, i, group);
   ++compared_;
 }

@@ -139,7 +139,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(Module& module) {
 Tensors FullySharded::parameters() const {
   Tensors all;
   for (const auto& unit : set_->units) {
-    for (size_t i = 0; i < unit->pieces.size(); ++i)
+    for (const size_t i : indices_of(unit->pieces))
       if (unit->parameters[unit->pieces[i].parameter].requires_grad())
         all.push_back(unit->tensors[i]);
   }

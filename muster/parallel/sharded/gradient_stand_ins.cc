@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "muster/base/indices_of.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/torch_compat.h"
 
@@ -87,7 +88,7 @@ Indices GradientStandIns::take_cleared() {
   Indices cleared;
   if (lifted_)
     return cleared;
-  for (size_t i = 0; i < places_.size(); ++i) {
+  for (const size_t i : indices_of(places_)) {
     Place& place = places_[i];
     const bool is_left = place.put ? has_stand_in(place) : place.parameter.grad().defined();
     if (!place.stands || is_left)

@@ -107,7 +107,7 @@ void ScatteredGradients::forget(size_t parameter) {
 // They are not averaged, and would be added to other ones if the parameter is trained again.
 void ScatteredGradients::drop_of_frozen() {
   Strings dropped;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+  for (const size_t i : indices_of(parameters_)) {
     Tensor& gradient = parameters_[i].mutable_grad();
     if (has_[i] || parameters_[i].requires_grad() || (!gradient.defined() && !keeps(i)))
       continue;
@@ -136,12 +136,12 @@ void ScatteredGradients::start() {
   const NoGradGuard no_grad;
   drop_of_frozen();
   // Gradients may have been gathered without a reduction, and not be reached by this backward.
-  for (size_t i = 0; i < parameters_.size(); ++i)
+  for (const size_t i : indices_of(parameters_))
     if (!has_[i] && parameters_[i].requires_grad() && (parameters_[i].grad().defined() || keeps(i)))
       take(i);
   if (!flat_.defined())
     flat_ = new_flat().zero_();
-  for (size_t i = 0; i < parameters_.size(); ++i)
+  for (const size_t i : indices_of(parameters_))
     if (!has_[i])
       layout_.place(flat_, i).zero_();
   part_ = at::empty({layout_.part}, flat_.options());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -223,7 +224,7 @@ TensorPieces ColumnParallelLinearImpl::pieces() const {
     Int64s shape = item.value().sizes().vec();
     shape[0] = outputs_;
     TensorPiece piece{.name = item.key(), .shape = shape, .elements = {}, .tensor = item.value()};
-    for (int64_t stack = 0; stack < options_.stacks; ++stack)
+    for (const int64_t stack : below(options_.stacks))
       for (const ElementRun& run :
            slice_elements(shape, 0, stack * of_stack + rows.begin, rows.length))
         piece.elements.push_back(run);
