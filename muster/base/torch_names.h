@@ -20,6 +20,7 @@ class Module;
 
 namespace torch::optim {
 class Optimizer;
+class OptimizerParamGroup;
 }
 
 namespace muster {
@@ -31,6 +32,7 @@ using c10::ScalarType;
 using c10::TensorImpl;
 using torch::nn::Module;
 using torch::optim::Optimizer;
+using torch::optim::OptimizerParamGroup;
 using TensorImpls = std::set<const TensorImpl*>;
 using ModulePtr = std::shared_ptr<Module>;
 

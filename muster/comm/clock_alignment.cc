@@ -12,6 +12,7 @@
 #include "muster/base/host_identity.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/trace/activity_clock.h"
 
 namespace muster {
@@ -23,7 +24,7 @@ constexpr int kClockTag = 7001;
 
 // Rank 0's part: it answers every question with its time.
 void answer_with_clock(ProcessGroup& group, int rank, int64_t own_unix_ns) {
-  const Tensor time = at::empty({1}, at::kLong);
+  const Tensor time = at::empty({1}, kLong);
   for (int question = 0; question < kQuestions; ++question) {
     group.recv(time, rank, kClockTag);
     time.fill_(activity_now() + own_unix_ns);
@@ -40,7 +41,7 @@ struct ClockOffset {
 // The answer is taken to be rank 0's time in the middle between question and answer.
 ClockOffset ask_for_clock(ProcessGroup& group, int64_t own_unix_ns) {
   ClockOffset best;
-  const Tensor time = at::empty({1}, at::kLong);
+  const Tensor time = at::empty({1}, kLong);
   time.fill_(0);
   for (int question = 0; question < kQuestions; ++question) {
     const int64_t before = activity_now() + own_unix_ns;

@@ -23,6 +23,7 @@
 #include "muster/comm/agreement.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/fork_guard.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/call/unseen_graph.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/host/backend.h"
@@ -37,7 +38,7 @@ namespace muster {
 struct GroupOptions {
   std::string backend = "gloo";  // gloo, nccl, shm, shm+gloo, mpi
   Strings hosts = {};            // host_identity() of each rank
-  Device device = c10::kCPU;
+  Device device = kCPU;
   milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface
   // The time for all ranks to connect, where the backend has a limit of its own for that.

@@ -18,6 +18,7 @@
 #include "muster/base/late_ranks.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/work.h"
 #include "muster/comm/work_state.h"
 
@@ -29,7 +30,7 @@ class LateWatch : NoCopy {
   // host, has ended some seconds ago, another makes a different call, the time is over, or NCCL has
   // failed. It gets "all_reduce #12 on rank 0 of 2: rank 1 has ended", for example.
   using Lost = std::function<void(const std::string& what)>;
-  explicit LateWatch(Lost lost = {}, Device device = c10::kCPU)
+  explicit LateWatch(Lost lost = {}, Device device = kCPU)
       : lost_(std::move(lost)), device_(device) {}
   ~LateWatch();
 

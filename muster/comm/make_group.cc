@@ -23,6 +23,7 @@
 #include "muster/base/log.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/gloo/gloo.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/hierarchical/hierarchical.h"
@@ -162,14 +163,14 @@ void make_backends(ProcessGroup::State& state) {
   const auto on_host = backend_for_cpu(state.store, state.rank, state.size, options);
   track.add(on_host);
   const C10dType type = c10d_type_of(options.backend);
-  state.group->setBackend(c10::kCPU, type, on_host);
+  state.group->setBackend(kCPU, type, on_host);
   state.group->setDefaultBackend(type);
   if (nccl) {
     state.group->setBoundDeviceId(options.device);
-    state.group->setBackend(c10::kCUDA, C10dType::NCCL, nccl);
+    state.group->setBackend(kCUDA, C10dType::NCCL, nccl);
     state.group->setDefaultBackend(C10dType::NCCL);
   } else if (options.device.is_cuda()) {
-    state.group->setBackend(c10::kCUDA, type, on_host);  // staged through host memory
+    state.group->setBackend(kCUDA, type, on_host);  // staged through host memory
   }
   if (options.backend == "shm" || options.backend == "mpi")
     state.backend = on_host.get();
@@ -189,7 +190,7 @@ void make_agreement(ProcessGroup::State& state) {
     return;
   }
   const auto lost = groups_are_tracked() ? interrupt_all(state.interruptions)
-                                         : end_without(state.group->getBackend(c10::kCUDA));
+                                         : end_without(state.group->getBackend(kCUDA));
   state.late_watch = std::make_unique<LateWatch>(lost, state.options.device);
 }
 

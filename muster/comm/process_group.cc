@@ -24,6 +24,7 @@
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/host/choice.h"
 #include "muster/comm/host/plain_tensor.h"
@@ -170,7 +171,7 @@ Work ProcessGroup::all_reduce_async(Tensor tensor, ReduceOp op, Caller caller) {
   state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " ", tensor_text(tensor)); });
   return call.start([&](auto& group) {
-    auto options = call.options<c10d::AllreduceOptions>(caller);
+    auto options = call.options<AllreduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     return group.allreduce(tensors, options);
   });
@@ -184,7 +185,7 @@ Work ProcessGroup::reduce_async(Tensor tensor, int root, ReduceOp op, Caller cal
   state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " to ", root, " ", tensor_text(tensor)); });
   return call.start([&](auto& group) {
-    auto options = call.options<c10d::ReduceOptions>(caller);
+    auto options = call.options<ReduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     options.rootRank = root;
     return group.reduce(tensors, options);
@@ -200,7 +201,7 @@ Work ProcessGroup::broadcast_async(Tensor tensor, int root, Caller caller) {
     state_->count(tensor);
   call.in_common([&] { return cat("from ", root, " ", tensor_text(tensor)); });
   return call.start([&](auto& group) {
-    auto options = call.options<c10d::BroadcastOptions>(caller);
+    auto options = call.options<BroadcastOptions>(caller);
     options.rootRank = root;
     return group.broadcast(tensors, options);
   });
@@ -216,7 +217,7 @@ Work ProcessGroup::all_gather_async(Tensor output, Tensor input, Caller caller) 
   state_->count(from);
   call.in_common([&] { return tensor_text(input); });
   return call.start([&](auto& group) {
-    return all_gather_single(group, to, from, call.options<c10d::AllgatherOptions>(caller));
+    return all_gather_single(group, to, from, call.options<AllgatherOptions>(caller));
   });
 }
 
@@ -230,7 +231,7 @@ Work ProcessGroup::reduce_scatter_async(Tensor output, Tensor input, ReduceOp op
   state_->count(from);
   call.in_common([&] { return cat(to_string(op), " ", tensor_text(input)); });
   return call.start([&](auto& group) {
-    auto options = call.options<c10d::ReduceScatterOptions>(caller);
+    auto options = call.options<ReduceScatterOptions>(caller);
     options.reduceOp = to_c10d(op);
     return reduce_scatter_single(group, to, from, options);
   });
@@ -275,7 +276,7 @@ Work ProcessGroup::all_to_all_async(
   call.in_common([&] { return cat(toString(input.scalar_type()), " rows of [", row, "]"); });
   return call.start([&](auto& group) {
     return all_to_all_single(
-        group, to, from, output_splits, input_splits, call.options<c10d::AllToAllOptions>(caller));
+        group, to, from, output_splits, input_splits, call.options<AllToAllOptions>(caller));
   });
 }
 
@@ -295,7 +296,7 @@ Work ProcessGroup::gather_async(Tensor output, Tensor input, int root, Caller ca
   inputs[0] = inputs[0].view(-1);
   call.in_common([&] { return cat("to ", root, " ", tensor_text(input)); });
   return call.start([&](auto& group) {
-    auto options = call.options<c10d::GatherOptions>(caller);
+    auto options = call.options<GatherOptions>(caller);
     options.rootRank = root;
     return group.gather(outputs, inputs, options);
   });
@@ -316,7 +317,7 @@ Work ProcessGroup::scatter_async(Tensor output, Tensor input, int root, Caller c
   outputs[0] = outputs[0].view(-1);
   call.in_common([&] { return cat("from ", root, " ", tensor_text(output)); });
   return call.start([&](auto& group) {
-    auto options = call.options<c10d::ScatterOptions>(caller);
+    auto options = call.options<ScatterOptions>(caller);
     options.rootRank = root;
     return group.scatter(outputs, inputs, options);
   });

@@ -23,6 +23,7 @@
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/timeouts.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/interrupt.h"
 #include "muster/comm/nccl/gpu_graph.h"
@@ -51,7 +52,7 @@ Extent extent_of(const Tensor& plain) {
 // a byte for whole numbers, or refuse them where it is started. Complex ones go as pairs. Eight
 // bits of a float are for some GPUs alone, of which NCCL knows.
 bool nccl_has_numbers(ScalarType type) {
-  constexpr ScalarType kOthers[] = {at::kBool, at::kFloat8_e5m2, at::kFloat8_e4m3fn};
+  constexpr ScalarType kOthers[] = {kBool, at::kFloat8_e5m2, at::kFloat8_e4m3fn};
   return is_known_everywhere(c10::toRealValueType(type)) || contains(kOthers, type);
 }
 
@@ -62,7 +63,7 @@ bool nccl_has(ReduceOp op, ScalarType type) {
   if (!nccl_has_numbers(type))
     return false;
   if (op == ReduceOp::sum)
-    return type != at::kBool;
+    return type != kBool;
   if (op == ReduceOp::avg)
     return !c10::isIntegralType(type, /*includeBool=*/true);
   return !contains(kOfBits, op);
@@ -176,8 +177,8 @@ Tensor ProcessGroupCall::host_tensor(const Tensor& given, bool output) {
   if (!given.defined() || !given.is_cuda() || by_backend)
     return moved(given, output);
   check(given);
-  Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
-                       : plain(given.detach()).to(at::kCPU);
+  Tensor copy = output ? at::empty(given.sizes(), given.options().device(kCPU))
+                       : plain(given.detach()).to(kCPU);
   if (output)
     copies_.push_back({.original = given.detach(), .contiguous = copy});
   return copy;
@@ -223,7 +224,7 @@ void ProcessGroupCall::check(const Tensor& tensor) {
   };
   if (!tensor.defined())
     bad("a tensor", "an undefined one");
-  if (tensor.layout() != at::kStrided)
+  if (tensor.layout() != kStrided)
     bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", tensor_text(tensor)));
   if (tensor.is_quantized())  // its scale would stay each rank's own
     bad("a tensor of plain numbers",
@@ -320,7 +321,7 @@ void ProcessGroupCall::check_not_given_up(const Work::State& work) const {
 Work ProcessGroupCall::start_barrier(Caller caller) {
   is_barrier_ = true;
   return start_with_all([&] {
-    auto options = this->options<c10d::BarrierOptions>(caller);
+    auto options = this->options<BarrierOptions>(caller);
     if (state_->can.on_gpus)
       options.device_ids = {state_->options.device.index()};
     return state_->group->getDefaultBackend()->barrier(options);

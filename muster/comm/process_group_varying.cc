@@ -7,6 +7,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/process_group.h"
 
 #include <ATen/core/grad_mode.h>
@@ -36,7 +37,7 @@ enum class RowsPlace { cpu, host_of_gpu, gpu };
 // What a rank gives. Without a row type it gives nothing, whatever the others give.
 struct GivenRows {
   bool has_type = false;
-  ScalarType type = at::kFloat;
+  ScalarType type = kFloat;
   RowsPlace place = RowsPlace::cpu;
   int64_t rows = 0;
   Int64s row = {};         // the shape of each
@@ -64,7 +65,7 @@ GivenRows given_rows(const Tensor& input, Device device) {
     return {};
   GivenRows given{
       .has_type = true, .type = input.scalar_type(), .place = place_of(input.is_cpu(), device)};
-  if (input.layout() != at::kStrided || input.dim() == 0) {
+  if (input.layout() != kStrided || input.dim() == 0) {
     given.wrong = cat(c10::toString(input.layout()), " ", tensor_text(input));
   } else if (!input.is_cpu() && input.device() != device) {
     given.wrong = cat("one on ", input.device().str());
@@ -158,7 +159,7 @@ std::vector<GivenRows> tell_each_other(const char* operation,
 Tensor room_for_rows(const GivenRows& given, int64_t rows, Device device) {
   Int64s shape{rows};
   shape.insert(shape.end(), given.row.begin(), given.row.end());
-  const Device where = given.place == RowsPlace::gpu ? device : Device(at::kCPU);
+  const Device where = given.place == RowsPlace::gpu ? device : Device(kCPU);
   return at::empty(shape, at::TensorOptions().dtype(given.type).device(where));
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ template <class Row>
 Tensor tensor_of_row(const Row& row) {
   static_assert(std::is_trivially_copyable_v<Row>);
   constexpr int64_t bytes = sizeof(Row);
-  const Tensor tensor = at::empty({1, bytes}, at::kByte);
+  const Tensor tensor = at::empty({1, bytes}, kByte);
   std::memcpy(tensor.mutable_data_ptr(), &row, bytes);
   return tensor;
 }
@@ -29,7 +30,7 @@ Tensor tensor_of_row(const Row& row) {
 template <class Row>
 Tensor empty_rows(const ProcessGroup& group) {
   constexpr int64_t bytes = sizeof(Row);
-  return at::empty({group.size(), bytes}, at::kByte);
+  return at::empty({group.size(), bytes}, kByte);
 }
 
 template <class Row>

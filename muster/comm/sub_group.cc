@@ -14,6 +14,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/c10d_pointers.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/host/choice.h"
 #include "muster/comm/nccl/nccl.h"
@@ -56,7 +57,7 @@ GroupOptions options_of_part(const ProcessGroup::State& parent, const Ints& rank
 BackendPtr split_parent(const ProcessGroup::State& state) {
   if (!state.can.on_gpus || !state.options.nccl.split)
     return {};
-  return state.group->getBackend(c10::kCUDA);
+  return state.group->getBackend(kCUDA);
 }
 
 }  // namespace

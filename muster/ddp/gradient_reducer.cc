@@ -19,6 +19,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/capabilities.h"
 #include "muster/ddp/output_sink.h"
 #include "muster/ddp/reducer_state.h"
@@ -142,8 +143,8 @@ void GradientReducer::State::try_buckets() {
   const auto before = trial->cap().mib();
   if (!trial->next()) {
     const auto medians = trial->medians();
-    const Tensor mine = at::tensor(medians, at::kDouble).unsqueeze(0);
-    const Tensor all = at::empty({group.size(), mine.size(1)}, at::kDouble);
+    const Tensor mine = at::tensor(medians, kDouble).unsqueeze(0);
+    const Tensor all = at::empty({group.size(), mine.size(1)}, kDouble);
     steps.meet_in_forward("where bucket sizes are chosen", [&] { group.all_gather(all, mine); });
     const auto* values = all.const_data_ptr<double>();
     const std::string chosen = trial->decide({values, values + all.numel()});

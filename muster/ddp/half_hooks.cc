@@ -8,6 +8,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {
@@ -32,7 +33,7 @@ class HalfHook : public CommunicationHook {
  public:
   explicit HalfHook(ScalarType type) : type_(type) {}
   std::string name() const override {
-    return type_ == at::kHalf ? "fp16_compression" : "bf16_compression";
+    return type_ == kHalf ? "fp16_compression" : "bf16_compression";
   }
   Reduction reduce(GradientBucket bucket) override {
     const Tensor half = bucket.tensor.to(type_).div_(bucket.group.size());
@@ -54,11 +55,11 @@ Hook plain_average() {
 }
 
 Hook fp16_compression() {
-  return {std::make_shared<HalfHook>(at::kHalf)};
+  return {std::make_shared<HalfHook>(kHalf)};
 }
 
 Hook bf16_compression() {
-  return {std::make_shared<HalfHook>(at::kBFloat16)};
+  return {std::make_shared<HalfHook>(kBFloat16)};
 }
 
 }  // namespace muster

@@ -27,6 +27,7 @@
 #include "muster/base/uneven_inputs.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/reducer_state.h"
 #include "muster/ddp/sync_batch_norm.h"
@@ -42,7 +43,7 @@ class CountOfRanks : public c10d::Work {
   explicit CountOfRanks(int count)
       : future_(c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()))) {
-    const Tensors result{at::full({1}, count, at::kFloat)};
+    const Tensors result{at::full({1}, count, kFloat)};
     future_->markCompleted(IValue(result));
   }
   bool isCompleted() override { return true; }

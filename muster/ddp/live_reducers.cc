@@ -8,6 +8,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/lock.h"
+#include "muster/base/mapped.h"
 #include "muster/optim/parts.h"
 
 namespace muster {
@@ -26,10 +27,7 @@ std::vector<LiveReducer*>& all() {
 }
 
 TensorImpls addresses_of(const Tensors& tensors) {
-  TensorImpls found;
-  for (const Tensor& tensor : tensors)
-    found.insert(tensor.unsafeGetTensorImpl());
-  return found;
+  return mapped_to<TensorImpls>(tensors, &Tensor::unsafeGetTensorImpl);
 }
 
 // The lock is held while it looks.

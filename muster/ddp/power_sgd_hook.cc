@@ -19,6 +19,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/hook_memory.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/numpy_random.h"
@@ -50,7 +51,7 @@ void gram_schmidt(const Tensor& matrices, double epsilon) {
 void orthogonalize(Tensor matrices, double epsilon) {
   const auto type = matrices.scalar_type();
   const int64_t rank = matrices.size(2);
-  if (rank <= 2 || type == at::kHalf || type == at::kBFloat16)
+  if (rank <= 2 || type == kHalf || type == kBFloat16)
     return gram_schmidt(matrices, epsilon);
   Tensor upper = at::empty({matrices.size(0), rank, rank}, matrices.options());
   at::linalg_qr_out(matrices, upper, matrices);
@@ -148,7 +149,7 @@ void PowerSgdHook::recover(ProcessGroup& group) {
   qs_ = {};
   errors_.end_step(/*remembers=*/false);
   finite_ = {};
-  const Tensor numbers = at::empty({2}, at::kLong);
+  const Tensor numbers = at::empty({2}, kLong);
   numbers.mutable_data_ptr<int64_t>()[0] = step_;
   numbers.mutable_data_ptr<int64_t>()[1] = random_.drawn();
   group.broadcast(numbers, 0);

@@ -14,6 +14,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {
@@ -29,7 +30,7 @@ Tensor scales_and_zeros(const Tensor& blocks) {
   constexpr float kLeastScale = std::numeric_limits<float>::epsilon();
   const Tensor scale = at::clamp_min((above - below) / kLargest, kLeastScale);
   const Tensor zero = at::clamp(-at::round(below / scale), 0, kLargest);
-  return at::stack({scale, zero}, 1).to(at::kFloat);
+  return at::stack({scale, zero}, 1).to(kFloat);
 }
 
 // A row for each block; the last one is padded with zeros.
@@ -64,11 +65,11 @@ class QuantizedHook : public CommunicationHook {
 // Bytes and scales are sent at once: a rank's own scales tell what its bytes mean.
 Reduction QuantizedHook::reduce(GradientBucket bucket) {
   ProcessGroup group = bucket.group;
-  const Tensor blocks = padded_to_blocks(bucket.tensor, options_.block).to(at::kFloat);
+  const Tensor blocks = padded_to_blocks(bucket.tensor, options_.block).to(kFloat);
   const Tensor scales = scales_and_zeros(blocks);
   const Tensor scale = scales.select(1, 0).unsqueeze(1);
   const Tensor zero = scales.select(1, 1).unsqueeze(1);
-  const Tensor bytes = at::clamp(at::round(blocks / scale) + zero, 0, kLargest).to(at::kByte);
+  const Tensor bytes = at::clamp(at::round(blocks / scale) + zero, 0, kLargest).to(kByte);
   const Tensor all_scales = room_for_all(group, scales), all_bytes = room_for_all(group, bytes);
   Work scales_work = group.all_gather_async(all_scales, scales);
   Work bytes_work = group.all_gather_async(all_bytes, bytes);
@@ -79,7 +80,7 @@ Reduction QuantizedHook::reduce(GradientBucket bucket) {
     for (const int rank : below(group.size())) {
       const Tensor of_rank = gathered(group, all_scales, rank);
       sum += of_rank.select(1, 0).unsqueeze(1) *
-             (gathered(group, all_bytes, rank).to(at::kFloat) - of_rank.select(1, 1).unsqueeze(1));
+             (gathered(group, all_bytes, rank).to(kFloat) - of_rank.select(1, 1).unsqueeze(1));
     }
     return tensor.copy_(sum.view(-1).slice(0, 0, tensor.numel()) / group.size());
   };

@@ -20,6 +20,7 @@
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/record.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/nccl/gpu_ends.h"
 
@@ -57,7 +58,7 @@ class RecordedGroup : public C10dGroup {
       gpu_ends_ = std::make_unique<GpuEnds>(group.device());
   }
 
-  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+  WorkPtr allreduce(Tensors& tensors, const AllreduceOptions& options) override {
     const Tensor* const first = tensors.empty() ? nullptr : tensors.data();
     const int64_t number = count_.fetch_add(1) + 1;
     const auto record = std::make_shared<CallRecord>(name_.c_str(), "all_reduce", number, first);
@@ -80,7 +81,7 @@ class RecordedGroup : public C10dGroup {
   }
 
   // Of the order of the gradients, before buckets are built anew.
-  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+  WorkPtr broadcast(Tensors& tensors, const BroadcastOptions& options) override {
     auto work = C10dGroup::broadcast(tensors, options);
     if (gpu_ends_)
       group_.watch("broadcast of the order of gradients", /*number=*/-1, work);
@@ -101,7 +102,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> recorded_group(const ProcessGroup& group)
   if (can.records_calls || (Activity::get() == nullptr && !can.on_gpus))
     return group.c10d();
   const std::string& name =
-      group.c10d()->getBackend(c10::kCPU)->getGroupDesc();  // make_group.cc gives it
+      group.c10d()->getBackend(kCPU)->getGroupDesc();  // make_group.cc gives it
   return c10::make_intrusive<RecordedGroup>(group, cat(name, " gradients"));
 }
 

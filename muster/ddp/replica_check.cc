@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 
@@ -67,7 +68,7 @@ int64_t hash_of_bits(const Tensor& tensor) {
     return hash_of_bits(plain.cpu());
   // On a device the words are summed, each times an odd number of its place: the sum alone would
   // not see where a word lies.
-  const Tensor words = plain.view(-1).view(at::kInt).to(at::kLong);
+  const Tensor words = plain.view(-1).view(kInt).to(kLong);
   const Tensor places = at::arange(words.numel(), words.options()) * 2 + 1;
   return ((words + 0x9E3779B9) * places).sum().item<int64_t>();
 }
@@ -108,12 +109,12 @@ ModelTensors ReplicaCheck::items_of(const ModelSource& model) const {
 // A row for each rank: whether it compares, and a hash of each item.
 Tensor ReplicaCheck::hashes_of_all(const ModelTensors& items, bool compares) {
   const int64_t columns = std::ssize(items) + 1;
-  const Tensor mine = at::zeros({1, columns}, at::kLong);
+  const Tensor mine = at::zeros({1, columns}, kLong);
   auto* const row = mine.mutable_data_ptr<int64_t>();
   row[0] = compares ? 1 : 0;
   for (size_t i = 0; compares && i < items.size(); ++i)
     row[i + 1] = hash_of_bits(items[i].tensor);
-  const Tensor all = at::empty({group_.size(), columns}, at::kLong);
+  const Tensor all = at::empty({group_.size(), columns}, kLong);
   group_.all_gather(all, mine);
   return all;
 }

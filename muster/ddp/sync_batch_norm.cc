@@ -18,6 +18,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/join_rounds.h"
 
 namespace muster {
@@ -78,18 +79,18 @@ struct SummedStatistics {
 // Joins each rank's count, mean and sum of squares about its mean.
 // Half types are widened: their differences would be rounded.
 SummedStatistics statistics_by_sums(const Tensor& given, const ProcessGroup& group) {
-  const Tensor input = given.scalar_type() == at::kDouble ? given : given.to(at::kFloat);
+  const Tensor input = given.scalar_type() == kDouble ? given : given.to(kFloat);
   const int64_t channels = input.size(1);
   const int64_t count = input.numel() / std::max<int64_t>(channels, 1);
-  const auto doubles = input.options().dtype(at::kDouble);
+  const auto doubles = input.options().dtype(kDouble);
   Tensor mean = at::zeros({channels}, doubles), squares = mean;
   if (count > 0) {
     const auto dims = all_but_channels(input);
-    mean = at::sum(input, dims, false, at::kDouble) / static_cast<double>(count);
+    mean = at::sum(input, dims, false, kDouble) / static_cast<double>(count);
     // The rounded mean is taken away first, and the rest of it corrected afterwards.
     const Tensor shift = mean.to(input.scalar_type());
-    squares = at::sum((input - per_channel(shift, input)).to(at::kDouble).square(), dims) -
-              count * (mean - shift.to(at::kDouble)).square();
+    squares = at::sum((input - per_channel(shift, input)).to(kDouble).square(), dims) -
+              count * (mean - shift.to(kDouble)).square();
   }
   const Tensor all =
       rows_of_all_ranks(group, at::cat({mean, squares, at::full({1}, count, doubles)}));
@@ -126,7 +127,7 @@ Tensor statistics_of_rank(const Tensor& input, double eps, ScalarType type) {
 // The kernel divides by the count so far. So ranks without values come last, where the host need
 // not know them.
 Tensor ranks_with_values_first(const Tensor& all) {
-  const Tensor is_without = (all.select(1, all.size(1) - 1) < 1).to(at::kInt);
+  const Tensor is_without = (all.select(1, all.size(1) - 1) < 1).to(kInt);
   return all.index_select(0, is_without.argsort(/*stable=*/true));
 }
 
@@ -138,7 +139,7 @@ JoinedStatistics statistics_on_gpu(const Tensor& input,
                                    double eps,
                                    const ProcessGroup& group) {
   const int64_t channels = input.size(1);
-  const auto type = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto type = input.scalar_type() == kDouble ? kDouble : kFloat;
   const Tensor all =
       ranks_with_values_first(rows_of_all_ranks(group, statistics_of_rank(input, eps, type)));
   JoinedStatistics joined;
@@ -212,8 +213,7 @@ Tensor SyncNormFunction::forward(AutogradContext* context,
   context->saved_data["group"] = IValue::make_capsule(c10::make_intrusive<SavedGroup>(group));
   if (input.is_cuda()) {
     const auto joined = statistics_on_gpu(input, tensors, momentum, eps, group);
-    context->save_for_backward(
-        {input, weight, joined.mean, joined.invstd, joined.counts.to(at::kInt)});
+    context->save_for_backward({input, weight, joined.mean, joined.invstd, joined.counts.to(kInt)});
     if (input.numel() == 0)
       return at::empty_like(input);
     return at::batch_norm_elemt(
@@ -227,7 +227,7 @@ Tensor SyncNormFunction::forward(AutogradContext* context,
   context->save_for_backward({input, weight, joined.mean, invstd, Tensor()});
   const Tensor scale = weight.defined() ? invstd * weight : invstd;
   const Tensor shift = bias.defined() ? bias - joined.mean * scale : -joined.mean * scale;
-  const auto type = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto type = input.scalar_type() == kDouble ? kDouble : kFloat;
   return (input.to(type) * per_channel(scale.to(type), input.to(type)))
       .add_(per_channel(shift.to(type), input.to(type)))
       .to(input.scalar_type());
@@ -242,12 +242,12 @@ Tensor SyncNormFunction::backward_by_sums(const Tensor& gradient,
                                           Tensors& results,
                                           bool needs_input) {
   const Tensor &weight = saved[1], &mean = saved[2], &invstd = saved[3];
-  const auto type = saved[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto type = saved[0].scalar_type() == kDouble ? kDouble : kFloat;
   const Tensor dy = gradient.to(type);
   const Tensor centred = saved[0].to(type) - per_channel(mean, dy);
   const auto dims = all_but_channels(dy);
-  const Tensor sum_dy = at::sum(dy, dims, false, at::kDouble);
-  const Tensor sum_dy_xmu = at::sum(dy * centred, dims, false, at::kDouble);
+  const Tensor sum_dy = at::sum(dy, dims, false, kDouble);
+  const Tensor sum_dy_xmu = at::sum(dy * centred, dims, false, kDouble);
   if (weight.defined())
     results[1] = (sum_dy_xmu * invstd).to(weight.scalar_type());
   results[2] = sum_dy;

@@ -14,6 +14,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/hook_memory.h"
 #include "muster/ddp/hooks.h"
 
@@ -83,7 +84,7 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
   if (options_.error_feedback)
     rest = bucket.tensor.index_fill(0, places, 0);
   const bool small = bucket.tensor.numel() <= std::numeric_limits<int32_t>::max();
-  const Tensor sent_places = small ? places.to(at::kInt) : places;
+  const Tensor sent_places = small ? places.to(kInt) : places;
   count_sent(values);
   count_sent(sent_places);
   const Tensor all_values = at::empty({group.size() * values.numel()}, values.options());

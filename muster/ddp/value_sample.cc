@@ -14,6 +14,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 
@@ -37,14 +38,14 @@ Tensor values_in_memory(const Tensor& tensor) {
 
 // A sharded model frees the memory of a parameter while it is not needed.
 bool can_be_sampled(const Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided &&
-         tensor.is_non_overlapping_and_dense() && tensor.numel() > 0 && !tensor.is_conj() &&
-         !tensor.is_neg() && tensor.storage().nbytes() >= tensor.nbytes();
+  return tensor.defined() && tensor.layout() == kStrided && tensor.is_non_overlapping_and_dense() &&
+         tensor.numel() > 0 && !tensor.is_conj() && !tensor.is_neg() &&
+         tensor.storage().nbytes() >= tensor.nbytes();
 }
 
 // Without gaps, on the tensor's device.
 Tensor sampled_doubles_of(const Tensor& tensor) {
-  return values_in_memory(tensor.detach()).to(at::kDouble).contiguous();
+  return values_in_memory(tensor.detach()).to(kDouble).contiguous();
 }
 
 ValueSample sample_from(const Tensor& values, ScalarType type) {

@@ -22,6 +22,7 @@
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/checkpoint/training/swapped_weights.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 
@@ -60,7 +61,7 @@ void check_ema_options(double decay, const EmaOptions& options) {
 // A step of 1 - decay is less than half a bit of such types, and would be lost.
 ScalarType average_type(const Tensor& weight) {
   const ScalarType type = weight.scalar_type();
-  return at::isReducedFloatingType(type) ? at::kFloat : type;
+  return at::isReducedFloatingType(type) ? kFloat : type;
 }
 
 // Averages and their weights, of one type and on one device.

@@ -10,6 +10,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/peers.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster::evaluation {
 
@@ -35,7 +36,7 @@ void refuse_samples(const char* owner, int64_t dataset_size, const std::string& 
 }
 
 void SampleCount::check(ProcessGroup& group, int64_t dataset_size, int64_t bad) const {
-  Tensor all = at::tensor({samples_, bad}, at::kLong);
+  Tensor all = at::tensor({samples_, bad}, kLong);
   group.all_reduce(all);
   const auto counted = all[0].item<int64_t>(), unread = all[1].item<int64_t>();
   if (counted + unread != dataset_size)
@@ -63,7 +64,7 @@ void check_stream(ProcessGroup& group,
 }
 
 bool any_rank(ProcessGroup& group, bool here) {
-  Tensor says = at::tensor({here ? 1 : 0}, at::kLong);
+  Tensor says = at::tensor({here ? 1 : 0}, kLong);
   group.all_reduce(says, ReduceOp::max);
   return says.item<int64_t>() != 0;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {
@@ -51,7 +52,7 @@ void multiply(const Tensors& gradients, const Tensor& factor) {
   for (const auto& lot : by_device_and_type(gradients)) {
     const Tensor here = copied_to(lot[0].device(), factor);
     // One kernel takes all of a lot where the factor has its type.
-    at::_foreach_mul_(lot, lot[0].scalar_type() == at::kFloat ? here.to(at::kFloat) : here);
+    at::_foreach_mul_(lot, lot[0].scalar_type() == kFloat ? here.to(kFloat) : here);
   }
 }
 

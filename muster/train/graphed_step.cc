@@ -20,6 +20,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/join_rounds.h"
@@ -95,7 +96,7 @@ Device device_of(const Optimizers& optimizers) {
       }
     }
   }
-  return found.value_or(Device(c10::kCPU));
+  return found.value_or(Device(kCPU));
 }
 
 }  // namespace
@@ -220,8 +221,8 @@ GraphedStep::Way GraphedStep::agree(Way mine) {
   auto& group = step_->group_;
   if (!group || group->size() == 1)
     return mine;
-  const Tensor own = at::full({1}, static_cast<int64_t>(mine), at::kLong);
-  const Tensor all = at::empty({group->size()}, at::kLong);
+  const Tensor own = at::full({1}, static_cast<int64_t>(mine), kLong);
+  const Tensor all = at::empty({group->size()}, kLong);
   group->all_gather(all, own);
   return Way(all.max().item<int64_t>());
 }

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/comm/call/torch_types.h"
+
 namespace muster {
 
 namespace {
@@ -27,7 +29,7 @@ void LateFindings::add(const Tensor& found) {
 }
 
 void LateFindings::read(const Tensor& loss) {
-  const Tensor number = loss.detach().reshape({}).to(at::kFloat);
+  const Tensor number = loss.detach().reshape({}).to(kFloat);
   const Tensor none = num_left_out_.defined() ? num_left_out_ : at::zeros_like(number);
   if (spare_.empty())
     spare_.emplace_back();

@@ -4,13 +4,14 @@
 
 #include <ATen/Functions.h>
 
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/nccl/stream_order.h"
 
 namespace muster {
 
 void LateRead::start(const Tensor& values) {
   if (!on_host_.defined() || on_host_.sizes() != values.sizes())
-    on_host_ = at::empty(values.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+    on_host_ = at::empty(values.sizes(), at::TensorOptions(kFloat).pinned_memory(true));
   on_host_.copy_(values, /*non_blocking=*/true);
   done_.emplace(values.device().type());
   done_->record(current_stream_of(values.device()));

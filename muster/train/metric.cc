@@ -20,6 +20,7 @@
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/checkpoint/saved_state.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {
@@ -49,12 +50,12 @@ Tensor pair_of(const Tensor& sum, const Tensor& count) {
 }
 
 Tensor number_like(double number, const Tensor& tensor) {
-  return at::full({}, number, at::TensorOptions(at::kDouble).device(tensor.device()));
+  return at::full({}, number, at::TensorOptions(kDouble).device(tensor.device()));
 }
 
 // Which labels count.
 Tensor counted(const Tensor& labels, const std::optional<int64_t>& ignore_index) {
-  return ignore_index ? labels.ne(*ignore_index) : at::ones_like(labels, at::kBool);
+  return ignore_index ? labels.ne(*ignore_index) : at::ones_like(labels, kBool);
 }
 
 constexpr int64_t kNoClass = std::numeric_limits<int64_t>::min();
@@ -115,14 +116,14 @@ void SumMetric::add_sums(const Tensor& more) {
                     "]; give the constructor their shape");
   }
   const NoGradGuard no_grad;
-  const Tensor value = more.detach().to(at::kDouble);
+  const Tensor value = more.detach().to(kDouble);
   here_ = here_.defined() ? here_ + copied_to(here_.device(), value) : value;
   of_all_ = Tensor();
 }
 
 // A rank that has added nothing has zeros.
 void SumMetric::reduce(ProcessGroup& group) {
-  const auto options = at::TensorOptions(at::kDouble).device(group.device());
+  const auto options = at::TensorOptions(kDouble).device(group.device());
   Tensor all = at::zeros(shape_, options);
   if (here_.defined())
     all.copy_(here_);
@@ -133,7 +134,7 @@ void SumMetric::reduce(ProcessGroup& group) {
 Tensor SumMetric::sums() const {
   if (of_all_.defined())
     return of_all_;
-  return here_.defined() ? here_.cpu() : at::zeros(shape_, at::kDouble);
+  return here_.defined() ? here_.cpu() : at::zeros(shape_, kDouble);
 }
 
 double SumMetric::ratio() const {
@@ -143,7 +144,7 @@ double SumMetric::ratio() const {
 
 void Mean::add(const Tensor& values) {
   const NoGradGuard no_grad;
-  const Tensor sum = values.detach().to(at::kDouble).sum();
+  const Tensor sum = values.detach().to(kDouble).sum();
   add_sums(pair_of(sum, number_like(as_number(values.numel()), sum)));
 }
 
@@ -152,8 +153,8 @@ void Mean::add(const Tensor& mean, const Tensor& count) {
   check_is_number("mean", mean);
   check_is_number("count", count);
   const NoGradGuard no_grad;
-  const Tensor value = mean.detach().to(at::kDouble).reshape({});
-  const Tensor weight = copied_to(mean.device(), count.detach()).to(at::kDouble).reshape({});
+  const Tensor value = mean.detach().to(kDouble).reshape({});
+  const Tensor weight = copied_to(mean.device(), count.detach()).to(kDouble).reshape({});
   add_sums(pair_of(at::where(weight.gt(0), value * weight, at::zeros_like(value)), weight));
 }
 
@@ -181,7 +182,7 @@ void Accuracy::add(const Tensor& logits, const Tensor& labels) {
   const Tensor outside = labels.lt(0).logical_or(labels.ge(logits.size(-1)));
   add_sums(
       at::stack({hits.logical_and(counts).sum(), counts.sum(), outside.logical_and(counts).sum()})
-          .to(at::kDouble));
+          .to(kDouble));
 }
 
 void Accuracy::reduce(ProcessGroup& group) {
@@ -210,15 +211,15 @@ void ConfusionMatrix::add(const Tensor& predicted, const Tensor& labels) {
   const auto in_range = [&](const Tensor& classes) {
     return classes.ge(0).logical_and(classes.lt(classes_));
   };
-  const Tensor columns = predicted_classes(predicted, labels, classes_).reshape({-1}).to(at::kLong);
-  const Tensor rows = labels.reshape({-1}).to(at::kLong);
+  const Tensor columns = predicted_classes(predicted, labels, classes_).reshape({-1}).to(kLong);
+  const Tensor rows = labels.reshape({-1}).to(kLong);
   const Tensor counts = counted(rows, ignore_index_);
   const int64_t outside = classes_ * classes_;
   const Tensor is_nan = in_range(rows).logical_and(columns.eq(kNoClass));
   const Tensor fits = in_range(rows).logical_and(in_range(columns));
   const Tensor place = at::where(fits, rows * classes_ + columns, is_nan + outside);
-  Tensor sums = at::zeros({outside + 2}, counts.options().dtype(at::kDouble));
-  add_sums(sums.scatter_add_(0, place, counts.to(at::kDouble)));
+  Tensor sums = at::zeros({outside + 2}, counts.options().dtype(kDouble));
+  add_sums(sums.scatter_add_(0, place, counts.to(kDouble)));
 }
 
 void ConfusionMatrix::reduce(ProcessGroup& group) {
@@ -237,7 +238,7 @@ void ConfusionMatrix::reduce(ProcessGroup& group) {
 }
 
 Tensor ConfusionMatrix::value() const {
-  return sums().slice(0, 0, classes_ * classes_).reshape({classes_, classes_}).to(at::kLong);
+  return sums().slice(0, 0, classes_ * classes_).reshape({classes_, classes_}).to(kLong);
 }
 
 Tensor label_hits(const std::string& owner, const Tensor& logits, const Tensor& labels, int64_t k) {

@@ -29,6 +29,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/metric.h"
@@ -84,7 +85,7 @@ void check_count(const std::string& name, double count) {
 }
 
 Tensor in_double(const Tensor& value) {
-  return value.detach().to(at::kDouble);
+  return value.detach().to(kDouble);
 }
 
 // The names at the beginning of a message, up to a zero byte.
@@ -246,11 +247,11 @@ void Metrics::accuracy(const std::string& name,
   const NoGradGuard no_grad;
   const Tensor hits = label_hits(cat("metrics: '", name, "'"), logits, labels, k);
   if (!ignore_index)
-    return add(name, Kind::mean, hits.sum().to(at::kDouble), as_number(labels.numel()));
+    return add(name, Kind::mean, hits.sum().to(kDouble), as_number(labels.numel()));
   const Tensor counts = labels.ne(*ignore_index);
-  add(name, Kind::mean, hits.logical_and(counts).sum().to(at::kDouble), 0);
+  add(name, Kind::mean, hits.logical_and(counts).sum().to(kDouble), 0);
   Tensor& count = entries_.at(name).count_on_device;
-  const Tensor more = counts.sum().to(at::kDouble);
+  const Tensor more = counts.sum().to(kDouble);
   count = count.defined() ? count + copied_to(count.device(), more) : more;
 }
 

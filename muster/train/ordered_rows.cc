@@ -12,6 +12,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/train/evaluation_batches.h"
 
 namespace muster::evaluation {
@@ -102,7 +103,7 @@ IndexedRows OrderedRows::take() {
     }
     order.push_back(begin->second + row.place);
   }
-  const Tensor places = at::tensor(order, at::kLong);
+  const Tensor places = at::tensor(order, kLong);
   for (const size_t i : indices_of(like_)) {
     Tensors parts = mapped(blocks, [&](const auto* block) { return (*block)[i]; });
     taken.outputs.push_back(at::cat(parts).index_select(0, places));

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
@@ -25,11 +26,11 @@ namespace {
 // Throws: invalid_argument for another name.
 ScalarType type_named(const std::string& name) {
   if (name == "fp32")
-    return c10::kFloat;
+    return kFloat;
   if (name == "bf16")
-    return c10::kBFloat16;
+    return kBFloat16;
   if (name == "fp16")
-    return c10::kHalf;
+    return kHalf;
   throw invalid_argument(
       "precision: expected fp32, bf16 or fp16, got '", name, "'; pass one of these");
 }
@@ -73,7 +74,7 @@ void try_kernels(Device device, const std::string& name) {
   const auto type = type_named(name);
   try {
     const at::AutoGradMode with_gradients(true);
-    const auto options = at::TensorOptions(device).dtype(c10::kFloat);
+    const auto options = at::TensorOptions(device).dtype(kFloat);
     const Tensor weight = at::ones({8, 8}, options).requires_grad_(true);
     const Tensor filter = at::ones({8, 8, 3, 3}, options).requires_grad_(true);
     Tensor sum;
@@ -102,13 +103,13 @@ Precision::Precision(Device device, const PrecisionOptions& options)
     : device_(device), options_(options), is_asked_(std::make_shared<bool>(false)) {
   const auto type = type_named(options.type);
   check_scale_options(options);
-  if (type != c10::kFloat)
+  if (type != kFloat)
     try_kernels(device, options.type);
   if (!scales())
     return;
   const auto place = at::TensorOptions(device);
-  scale_ = at::full({}, options.init_scale, place.dtype(c10::kFloat));
-  growth_tracker_ = at::zeros({}, place.dtype(c10::kInt));
+  scale_ = at::full({}, options.init_scale, place.dtype(kFloat));
+  growth_tracker_ = at::zeros({}, place.dtype(kInt));
 }
 
 Precision::Precision(Device device, std::string_view type)
@@ -117,7 +118,7 @@ Precision::Precision(Device device, std::string_view type)
 Autocast Precision::autocast() const {
   const bool enabled = options_.type != "fp32";
   // Autocast has no type fp32. While it is off, its type has no effect.
-  return {device_.type(), enabled ? type_named(options_.type) : c10::kBFloat16, enabled};
+  return {device_.type(), enabled ? type_named(options_.type) : kBFloat16, enabled};
 }
 
 Tensor Precision::scale(const Tensor& loss) const {
@@ -128,8 +129,8 @@ Tensor Precision::scale(const Tensor& loss) const {
 // GradScaler, too, takes the reciprocal in double: float's is not exact with every compiler.
 Tensor Precision::inverse_scale() const {
   if (!scales())
-    return at::ones({}, at::TensorOptions(device_).dtype(c10::kFloat));
-  return scale_.to(c10::kDouble).reciprocal().to(c10::kFloat);
+    return at::ones({}, at::TensorOptions(device_).dtype(kFloat));
+  return scale_.to(kDouble).reciprocal().to(kFloat);
 }
 
 // Gradients that are divided twice would be too small, without an error.
@@ -187,8 +188,8 @@ void Precision::unscale(const Tensors& parameters, const std::optional<ProcessGr
         "PrecisionOptions::group, or pass it to unscale");
   }
   const auto gradients = gradient_values(fresh);
-  const bool has_half = any_of(
-      gradients, [](const Tensor& gradient) { return gradient.scalar_type() == c10::kHalf; });
+  const bool has_half =
+      any_of(gradients, [](const Tensor& gradient) { return gradient.scalar_type() == kHalf; });
   if (has_half) {
     throw invalid_argument(
         "precision: expected parameters and gradients of fp32, got a gradient of fp16; keep the "

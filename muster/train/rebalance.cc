@@ -18,6 +18,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 
@@ -66,7 +67,7 @@ void Rebalance::give_shares() const {
 
 SavedState Rebalance::state() const {
   SavedState state;
-  state.tensors = {{kShares, at::tensor(shares(), at::kLong)}};
+  state.tensors = {{kShares, at::tensor(shares(), kLong)}};
   return state;
 }
 
@@ -101,9 +102,9 @@ bool Rebalance::step(double seconds, int64_t samples) {
 // Every rank sees all times, so all come to the same shares without another exchange.
 bool Rebalance::compare() {
   const double share = as_number(shares()[group_.rank()]);
-  const Tensor mine = at::full({1}, median_or_zero(seconds_a_sample_) * share, at::kDouble);
+  const Tensor mine = at::full({1}, median_or_zero(seconds_a_sample_) * share, kDouble);
   seconds_a_sample_.clear();
-  const Tensor all = at::empty({group_.size()}, at::kDouble);
+  const Tensor all = at::empty({group_.size()}, kDouble);
   group_.all_gather(all, mine);
   const auto* times = all.const_data_ptr<double>();
   if (!search_.observe({times, times + all.numel()}))

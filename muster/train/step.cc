@@ -69,16 +69,12 @@ Tensors parameters_of_all(const Optimizers& optimizers) {
 
 // Whether the optimizers still have these parameters and no others.
 bool has_the_same(const Tensors& parameters, const Optimizers& optimizers) {
-  return std::ranges::equal(
-      parameters, parameters_of_all(optimizers), [](const Tensor& one, const Tensor& other) {
-        return one.is_same(other);
-      });
+  return std::ranges::equal(parameters, parameters_of_all(optimizers), &Tensor::is_same);
 }
 
 // Refuses parameters that this step is to train and to leave alone.
 void check_not_frozen(const Tensors& trained, const StepModels& frozen) {
-  auto seen = mapped_to<TensorImpls>(
-      trained, [&](const Tensor& parameter) { return parameter.unsafeGetTensorImpl(); });
+  const auto seen = mapped_to<TensorImpls>(trained, &Tensor::unsafeGetTensorImpl);
   for (const StepModel& model : frozen) {
     for (const auto& item : model.module().named_parameters()) {
       if (!seen.contains(item.value().unsafeGetTensorImpl()))

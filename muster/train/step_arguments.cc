@@ -18,13 +18,11 @@ namespace muster {
 
 namespace {
 
-using ParameterSet = TensorImpls;
-
 // The parameters of the models of which `is_wanted` is true. Tensors are told apart by their
 // implementation.
 template <class Predicate>
-ParameterSet parameters_of_models(const StepModels& models, Predicate is_wanted) {
-  ParameterSet parameters;
+TensorImpls parameters_of_models(const StepModels& models, Predicate is_wanted) {
+  TensorImpls parameters;
   for (const StepModel& model : models)
     if (is_wanted(model))
       for (const Tensor& parameter : model.module().parameters())
@@ -32,7 +30,7 @@ ParameterSet parameters_of_models(const StepModels& models, Predicate is_wanted)
   return parameters;
 }
 
-ParameterSet wrapped_parameters(const StepModels& models) {
+TensorImpls wrapped_parameters(const StepModels& models) {
   return parameters_of_models(models,
                               [](const StepModel& model) { return model.reducer() != nullptr; });
 }
@@ -63,7 +61,7 @@ void check_each_once(const StepModels& models, const Tensors& parameters) {
 }
 
 void check_trains_models(const StepModels& models, const Optimizers& optimizers) {
-  const ParameterSet of_models =
+  const TensorImpls of_models =
       parameters_of_models(models, [](const StepModel&) { return true; });
   const auto is_of_models = [&](const Tensor& parameter) {
     return of_models.contains(parameter.unsafeGetTensorImpl()) ||
@@ -86,7 +84,7 @@ void check_trains_models(const StepModels& models, const Optimizers& optimizers)
 }
 
 bool are_all_wrapped(const StepModels& models, const Tensors& parameters) {
-  const ParameterSet wrapped = wrapped_parameters(models);
+  const TensorImpls wrapped = wrapped_parameters(models);
   return all_of(parameters, [&](const Tensor& parameter) {
     return wrapped.contains(parameter.unsafeGetTensorImpl());
   });
@@ -97,7 +95,7 @@ bool are_all_wrapped(const StepModels& models, const Tensors& parameters) {
 void check_reduced(const StepModels& models, const Tensors& parameters, int ranks) {
   if (ranks == 1)
     return;
-  const ParameterSet wrapped = wrapped_parameters(models);
+  const TensorImpls wrapped = wrapped_parameters(models);
   for (const Tensor& parameter : parameters) {
     if (!parameter.requires_grad() || wrapped.contains(parameter.unsafeGetTensorImpl()))
       continue;

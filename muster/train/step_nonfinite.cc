@@ -13,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"
@@ -108,7 +109,7 @@ bool TrainStep::clip_and_check() {
   // The norms are not finite if a gradient is not.
   const Tensor either =
       own_parameters_.empty() ? grad_norm_ : grad_norm_ + copied_to(grad_norm_.device(), own_norm);
-  if (checks && by_norm && !agree_on_nonfinite(either.isfinite().logical_not().to(at::kFloat)))
+  if (checks && by_norm && !agree_on_nonfinite(either.isfinite().logical_not().to(kFloat)))
     return false;
   clip_grads_with_norm(shared_parameters_, *options_.clip_norm, grad_norm_);
   clip_grads_with_norm(own_parameters_, *options_.clip_norm, own_norm);
@@ -121,8 +122,7 @@ Tensor TrainStep::nonfinite_values() const {
   const auto gradients = gradient_values(parameters_);
   if (gradients.empty())
     return at::zeros({});
-  return multiply_and_find_nonfinite(gradients,
-                                     at::ones({}, gradients[0].options().dtype(at::kFloat)));
+  return multiply_and_find_nonfinite(gradients, at::ones({}, gradients[0].options().dtype(kFloat)));
 }
 
 // Returns whether the gradients of all ranks are finite, or true if the GPU decides.

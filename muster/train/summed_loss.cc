@@ -9,6 +9,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {
@@ -49,7 +50,7 @@ SummedLoss as_scalars(const SummedLoss& loss, const std::string& place) {
   check_is_one_element("sum", loss.sum, place);
   check_is_one_element("count", loss.count, place);
   const Tensor count = copied_to(loss.sum.device(), loss.count.detach());
-  return {.sum = loss.sum.reshape({}), .count = count.to(at::kDouble).reshape({})};
+  return {.sum = loss.sum.reshape({}), .count = count.to(kDouble).reshape({})};
 }
 
 Tensor mean_of(const SummedLoss& loss) {
@@ -59,7 +60,7 @@ Tensor mean_of(const SummedLoss& loss) {
 // A half's range is too small for the unit of many losses.
 Tensor LossCounts::add(const SummedLoss& loss, std::optional<ProcessGroup>& group) {
   note(loss.count, group);
-  const ScalarType type = c10::promoteTypes(loss.sum.scalar_type(), at::kFloat);
+  const ScalarType type = c10::promoteTypes(loss.sum.scalar_type(), kFloat);
   return loss.sum.to(type) / copied_to(loss.sum.device(), unit_).to(type);
 }
 
@@ -75,7 +76,7 @@ double LossCounts::unit() const {
 }
 
 void LossCounts::set_unit(double unit) {
-  unit_ = unit > 0 ? at::full({}, unit, at::kDouble) : Tensor();
+  unit_ = unit > 0 ? at::full({}, unit, kDouble) : Tensor();
 }
 
 LossCounts::Factors LossCounts::factors(std::optional<ProcessGroup>& group) const {

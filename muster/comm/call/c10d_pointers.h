@@ -1,4 +1,5 @@
-// What c10d's objects are held by.
+// What c10d's objects are held by, and its types that sources name without their namespace. Not for
+// public headers.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -15,9 +16,32 @@ namespace c10d {
 class Backend;
 class Store;
 class Work;
+enum class OpType : uint8_t;
+struct AllToAllOptions;
+struct AllgatherOptions;
+struct AllreduceCoalescedOptions;
+struct AllreduceOptions;
+struct BarrierOptions;
+struct BroadcastOptions;
+struct GatherOptions;
+struct ReduceOptions;
+struct ReduceScatterOptions;
+struct ScatterOptions;
 }  // namespace c10d
 
 namespace muster {
+
+using c10d::AllToAllOptions;
+using c10d::AllgatherOptions;
+using c10d::AllreduceCoalescedOptions;
+using c10d::AllreduceOptions;
+using c10d::BarrierOptions;
+using c10d::BroadcastOptions;
+using c10d::GatherOptions;
+using c10d::OpType;
+using c10d::ReduceOptions;
+using c10d::ReduceScatterOptions;
+using c10d::ScatterOptions;
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "muster/base/lookup.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 
@@ -11,18 +12,18 @@ thread_local CallRecord* OuterRecord::current_ = nullptr;
 
 // Names as short as people write them; LibTorch's own for other types.
 const char* short_type(ScalarType type) {
-  constexpr std::pair<ScalarType, const char*> kNames[] = {{at::kFloat, "f32"},
-                                                           {at::kDouble, "f64"},
-                                                           {at::kHalf, "f16"},
-                                                           {at::kBFloat16, "bf16"},
-                                                           {at::kLong, "i64"},
-                                                           {at::kInt, "i32"},
-                                                           {at::kShort, "i16"},
-                                                           {at::kChar, "i8"},
-                                                           {at::kByte, "u8"},
-                                                           {at::kBool, "bool"},
-                                                           {at::kComplexFloat, "c64"},
-                                                           {at::kComplexDouble, "c128"}};
+  constexpr std::pair<ScalarType, const char*> kNames[] = {{kFloat, "f32"},
+                                                           {kDouble, "f64"},
+                                                           {kHalf, "f16"},
+                                                           {kBFloat16, "bf16"},
+                                                           {kLong, "i64"},
+                                                           {kInt, "i32"},
+                                                           {kShort, "i16"},
+                                                           {kChar, "i8"},
+                                                           {kByte, "u8"},
+                                                           {kBool, "bool"},
+                                                           {kComplexFloat, "c64"},
+                                                           {kComplexDouble, "c128"}};
   return lookup(kNames, type, toString(type));
 }
 
@@ -43,7 +44,7 @@ CallRecord::CallRecord(const char* group,
     facts.sizes = tensor->sizes().data();
     facts.dimensions = tensor->sizes().size();
     // The entries of a sparse tensor differ from rank to rank, and are no facts of the call.
-    if (tensor->layout() == at::kStrided)
+    if (tensor->layout() == kStrided)
       facts.bytes = tensor->numel() * tensor->element_size();
   }
   number_ = activity->begin_call(facts);

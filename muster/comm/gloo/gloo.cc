@@ -68,7 +68,7 @@ class Gloo : public c10d::ProcessGroupGloo {
     const NoSigpipe guard;
     return ProcessGroupGloo::recvAnysource(tensors, tag);
   }
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
+  void monitoredBarrier(const BarrierOptions& options, bool wait_all_ranks) override {
     const NoSigpipe guard;
     ProcessGroupGloo::monitoredBarrier(options, wait_all_ranks);
   }

@@ -18,6 +18,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/plain_tensor.h"
 
@@ -31,11 +32,11 @@ using RedOp = c10d::ReduceOp::RedOpType;
 // their sum may be more than their type has.
 ScalarType type_of_numbers(ScalarType type, RedOp op) {
   if (op == RedOp::AVG && at::isReducedFloatingType(type))
-    return at::kFloat;
-  if (type == at::kShort)
-    return at::kInt;
-  if (type == at::kBool)
-    return at::kByte;
+    return kFloat;
+  if (type == kShort)
+    return kInt;
+  if (type == kBool)
+    return kByte;
   return type;
 }
 
@@ -135,7 +136,7 @@ c10d::ReduceOp GlooCall::gloo_op(const Tensors& tensors, const c10d::ReduceOp& o
                            " has, got ",
                            shm::to_string(known));
   }
-  return type == at::kBool ? op_of_bytes(known) : op;
+  return type == kBool ? op_of_bytes(known) : op;
 }
 
 void GlooCall::copy_afterwards(const Tensor& from, const Tensor& output) {

@@ -28,6 +28,7 @@
 #include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/shm/mailbox.h"
 
 namespace muster {
@@ -121,7 +122,7 @@ class GlooMessages::WaitedOnce : public c10d::Work {
 class GlooMessages::Sending : public WaitedOnce {
  public:
   explicit Sending(std::vector<WorkPtr> parts)
-      : WaitedOnce(-1, c10d::OpType::SEND), parts_(std::move(parts)) {}
+      : WaitedOnce(-1, OpType::SEND), parts_(std::move(parts)) {}
 
   uint64_t getSequencenumber() const override { return parts_[0]->getSequencenumber(); }
   void abort() override {
@@ -268,7 +269,7 @@ class GlooMessages::Receiving : public WaitedOnce {
       } else if (const auto gloo = shared_->gloo.lock()) {
         const auto bytes = static_cast<int64_t>(message_->sent.bytes);
         work = start_receive(*gloo,
-                             at::empty({bytes}, at::kByte),
+                             at::empty({bytes}, kByte),
                              source_of_envelope(),
                              slot_of_content(message_->sent));
       }
@@ -292,7 +293,7 @@ GlooMessages::GlooMessages(const BackendPtr& gloo, RankNames names)
 
 WorkPtr GlooMessages::send(const Tensor& memory, const MessageFrame& frame, int to) {
   const int64_t in_envelope = lies_in_envelope(frame) ? memory.numel() * memory.element_size() : 0;
-  Tensor envelope = at::empty({kFrame + in_envelope}, at::kByte);
+  Tensor envelope = at::empty({kFrame + in_envelope}, kByte);
   std::memcpy(envelope.mutable_data_ptr(), &frame, kFrame);
   copy_memory(room_in(envelope), memory.const_data_ptr(), in_envelope);
   const auto gloo = shared_->gloo.lock();
@@ -311,7 +312,7 @@ WorkPtr GlooMessages::receive(const Tensor& memory, const MessageFrame& wanted, 
   auto message = std::make_shared<Received>();
   message->wanted = wanted;
   message->from = from;
-  message->envelope = at::empty({kFrame + kRoom}, at::kByte);
+  message->envelope = at::empty({kFrame + kRoom}, kByte);
   // Two threads' parts do not mix.
   const Lock lock(shared_->mutex);
   message->of_envelope = start_receive(*gloo, message->envelope, from, slot_of_envelope(wanted));

@@ -30,6 +30,7 @@
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/hierarchical/over_gloo.h"
 #include "muster/comm/host/operation.h"
 #include "muster/comm/host/ordered_executor.h"
@@ -123,7 +124,7 @@ void let_go(BackendPtr network, milliseconds patience) {
 bool is_reduced_by_gloo(ScalarType type, RedOp op) {
   const bool mean = op == RedOp::AVG;
   const bool sum = op == RedOp::SUM;
-  if (type == at::kComplexFloat || type == at::kComplexDouble)
+  if (type == kComplexFloat || type == kComplexDouble)
     return sum || mean;
   if (!is_known_everywhere(type))
     return false;
@@ -192,11 +193,11 @@ class HierarchicalBackend : public OverGloo {
   }
 
   // Gloo alone reduces what does not go through memory.
-  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+  WorkPtr allreduce(Tensors& tensors, const AllreduceOptions& options) override {
     if (!goes_through_memory(tensors, options))
       return OverGloo::allreduce(tensors, options);
     fork().check("all_reduce");
-    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    HostCall call("all_reduce", OpType::ALLREDUCE);
     call.out(tensors[0], true);
     return start(std::move(call),
                  options.timeout,
@@ -207,12 +208,12 @@ class HierarchicalBackend : public OverGloo {
 
   // It comes behind what is under way, as Gloo's own: a rank that leaves after it has ended all
   // that came before.
-  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+  WorkPtr barrier(const BarrierOptions& options) override {
     fork().check("barrier");
-    return start(HostCall("barrier", c10d::OpType::BARRIER),
+    return start(HostCall("barrier", OpType::BARRIER),
                  options.timeout,
                  [this](const HostCall&, const Deadline& deadline) {
-                   c10d::BarrierOptions of_all;
+                   BarrierOptions of_all;
                    of_all.timeout = left(deadline);
                    wait_for_network(*backend_->barrier(of_all), deadline);
                  });
@@ -220,13 +221,11 @@ class HierarchicalBackend : public OverGloo {
 
   // Between even hosts each value crosses the network once, to one rank of each other host, which
   // gives it to its neighbours.
-  WorkPtr _allgather_base(Tensor& output,
-                          Tensor& input,
-                          const c10d::AllgatherOptions& options) override {
+  WorkPtr _allgather_base(Tensor& output, Tensor& input, const AllgatherOptions& options) override {
     if (!place_.even || !are_parts(output, input))
       return OverGloo::_allgather_base(output, input, options);
     fork().check("all_gather");
-    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
+    HostCall call("all_gather", OpType::_ALLGATHER_BASE);
     call.in(input);
     call.out(output);
     return start(
@@ -239,11 +238,11 @@ class HierarchicalBackend : public OverGloo {
   // network once, to the rank that they are for. Gloo's own is an all_reduce.
   WorkPtr _reduce_scatter_base(Tensor& output,
                                Tensor& input,
-                               const c10d::ReduceScatterOptions& options) override {
+                               const ReduceScatterOptions& options) override {
     if (!are_parts(input, output) || !is_reduced_by_gloo(input.scalar_type(), options.reduceOp))
       return OverGloo::_reduce_scatter_base(output, input, options);
     fork().check("reduce_scatter");
-    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
+    HostCall call("reduce_scatter", OpType::_REDUCE_SCATTER_BASE);
     call.in(input);
     call.out(output);
     return start(std::move(call),
@@ -256,7 +255,7 @@ class HierarchicalBackend : public OverGloo {
  private:
   using Collective = std::function<void(const HostCall&, const Deadline&)>;
 
-  static bool goes_through_memory(const Tensors& tensors, const c10d::AllreduceOptions& options) {
+  static bool goes_through_memory(const Tensors& tensors, const AllreduceOptions& options) {
     if (tensors.size() != 1 || tensors[0].is_sparse() || tensors[0].numel() == 0)
       return false;
     return is_reduced_by_gloo(tensors[0].scalar_type(), options.reduceOp);
@@ -264,7 +263,7 @@ class HierarchicalBackend : public OverGloo {
 
   // Whether `whole` has a part for every rank. Gloo tells what is wrong with others.
   bool are_parts(const Tensor& whole, const Tensor& part) const {
-    if (whole.layout() != at::kStrided || part.layout() != at::kStrided || part.numel() == 0)
+    if (whole.layout() != kStrided || part.layout() != kStrided || part.numel() == 0)
       return false;
     return whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * getSize();
   }
@@ -324,7 +323,7 @@ class HierarchicalBackend : public OverGloo {
     Tensor input = bytes_of(read(call));
     // The inputs of this rank's column, host by host.
     Tensor column = at::empty({hosts() * input.numel()}, input.options());
-    c10d::AllgatherOptions options;
+    AllgatherOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->_allgather_base(column, input, options), deadline);
     const auto rows = rows_of_hosts(bytes_of(written(call)));
@@ -344,12 +343,12 @@ class HierarchicalBackend : public OverGloo {
     if (!place_.even)
       return reduce_and_cut(call, op, deadline);
     const Tensor given = numbers_of(read(call));
-    const Tensor input = is_mean_of_halves(given, op) ? given.to(at::kFloat) : given;
+    const Tensor input = is_mean_of_halves(given, op) ? given.to(kFloat) : given;
     const Tensor sums = sums_of_this_host(input, without_mean(op), deadline);
     const Tensor for_this_rank = at::empty_like(sums);  // host by host
     Tensor sent = bytes_of(sums), received = bytes_of(for_this_rank);
     Int64s equal_parts;
-    c10d::AllToAllOptions options;
+    AllToAllOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->alltoall_base(received, sent, equal_parts, equal_parts, options),
                      deadline);
@@ -374,7 +373,7 @@ class HierarchicalBackend : public OverGloo {
                            const Deadline& deadline) {
     Tensor sums = at::empty({hosts(), input.numel() / getSize()}, input.options());
     const auto rows = rows_of_hosts(input);
-    c10d::ReduceScatterOptions options;
+    ReduceScatterOptions options;
     options.reduceOp = op;
     for (const int64_t host : below(hosts())) {
       options.timeout = left(deadline);
@@ -398,7 +397,7 @@ class HierarchicalBackend : public OverGloo {
   }
 
   int64_t hosts() const { return std::ssize(place_.ranks_of_hosts); }
-  static Tensor bytes_of(const Tensor& tensor) { return tensor.view(-1).view(at::kByte); }
+  static Tensor bytes_of(const Tensor& tensor) { return tensor.view(-1).view(kByte); }
 
   // The parts that belong to each host's ranks.
   TensorLists rows_of_hosts(const Tensor& whole) const {
@@ -416,7 +415,7 @@ class HierarchicalBackend : public OverGloo {
   void all_reduce(const Tensor& flat, const c10d::ReduceOp& op, const Deadline& deadline) {
     if (!is_mean_of_halves(flat, op))
       return reduce_in_pieces(flat, op, deadline);
-    const Tensor wide = flat.to(at::kFloat);
+    const Tensor wide = flat.to(kFloat);
     reduce_in_pieces(wide, op, deadline);
     flat.copy_(wide);
   }
@@ -429,7 +428,7 @@ class HierarchicalBackend : public OverGloo {
     const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);
     const auto pieces = flat.chunk(std::max<int64_t>(1, bytes / (kPieceBytes * shares)));
     std::vector<WorkPtr> on_network;
-    c10d::AllreduceOptions options;
+    AllreduceOptions options;
     options.reduceOp = without_mean(op);
     options.asyncOp = false;
     for (const Tensor& piece : pieces) {
@@ -457,7 +456,7 @@ class HierarchicalBackend : public OverGloo {
   void give_to_neighbours(const Tensor& part, int64_t owner, const Deadline& deadline) {
     if (part.numel() == 0)
       return;
-    c10d::BroadcastOptions options;
+    BroadcastOptions options;
     options.rootRank = owner;
     options.timeout = left(deadline);
     options.asyncOp = false;

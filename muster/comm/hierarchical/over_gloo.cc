@@ -25,6 +25,7 @@
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/operation.h"
 #include "muster/comm/host/plain_tensor.h"
@@ -120,7 +121,7 @@ Int64s bytes_of_parts(const Tensors& parts, int ranks, ScalarType type) {
   }
   Int64s found;
   for (const Tensor& part : parts) {
-    if (part.scalar_type() != type || part.layout() != at::kStrided) {
+    if (part.scalar_type() != type || part.layout() != kStrided) {
       throw invalid_argument("all_to_all: expected dense tensors of one type, got ",
                              toString(type),
                              " and ",
@@ -239,26 +240,25 @@ WorkPtr OverGloo::gathered(const char* operation,
 }
 
 // Gloo sums sparse tensors itself, as they are.
-WorkPtr OverGloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+WorkPtr OverGloo::allreduce(Tensors& tensors, const AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors[0].is_sparse())
     return shown("all_reduce", tensors, [&] { return backend_->allreduce(tensors, options); });
   return reduced("all_reduce", tensors, options, &Backend::allreduce);
 }
 // The event has a name of its own, as in PyTorch.
-WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const AllreduceOptions& options) {
   return shown(
       "sparse_all_reduce", tensors, [&] { return backend_->allreduce_sparse(tensors, options); });
 }
-WorkPtr OverGloo::allreduce_coalesced(Tensors& tensors,
-                                      const c10d::AllreduceCoalescedOptions& options) {
+WorkPtr OverGloo::allreduce_coalesced(Tensors& tensors, const AllreduceCoalescedOptions& options) {
   return reduced("all_reduce", tensors, options, &Backend::allreduce_coalesced);
 }
 // On other ranks than the root the tensor's content is undefined afterwards.
-WorkPtr OverGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+WorkPtr OverGloo::reduce(Tensors& tensors, const ReduceOptions& options) {
   return reduced("reduce", tensors, options, &Backend::reduce);
 }
 // The root's tensor is read, so that a copy of it has its values.
-WorkPtr OverGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+WorkPtr OverGloo::broadcast(Tensors& tensors, const BroadcastOptions& options) {
   return call("broadcast", tensors, [&](GlooCall& call) {
     Tensors moved = call.out(tensors, /*also_read=*/true);
     return backend_->broadcast(moved, options);
@@ -266,17 +266,15 @@ WorkPtr OverGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opti
 }
 WorkPtr OverGloo::allgather(TensorLists& outputs,
                             Tensors& inputs,
-                            const c10d::AllgatherOptions& options) {
+                            const AllgatherOptions& options) {
   return gathered("all_gather", outputs, inputs, options, &Backend::allgather);
 }
 WorkPtr OverGloo::allgather_coalesced(TensorLists& outputs,
                                       Tensors& inputs,
-                                      const c10d::AllgatherOptions& options) {
+                                      const AllgatherOptions& options) {
   return gathered("all_gather", outputs, inputs, options, &Backend::allgather_coalesced);
 }
-WorkPtr OverGloo::_allgather_base(Tensor& output,
-                                  Tensor& input,
-                                  const c10d::AllgatherOptions& options) {
+WorkPtr OverGloo::_allgather_base(Tensor& output, Tensor& input, const AllgatherOptions& options) {
   return call("all_gather", {input}, [&](GlooCall& call) {
     expect_one_type("all_gather", output, input);
     Tensor from = call.in(input), to = call.out(output);
@@ -285,7 +283,7 @@ WorkPtr OverGloo::_allgather_base(Tensor& output,
 }
 WorkPtr OverGloo::allgather_into_tensor_coalesced(Tensors& outputs,
                                                   Tensors& inputs,
-                                                  const c10d::AllgatherOptions& options) {
+                                                  const AllgatherOptions& options) {
   return call("all_gather", inputs, [&](GlooCall& call) {
     expect_one_type_in("all_gather", {outputs}, inputs);
     Tensors from = call.in(inputs), to = call.out(outputs);
@@ -298,8 +296,8 @@ WorkPtr OverGloo::allgather_into_tensor_coalesced(Tensors& outputs,
 WorkPtr OverGloo::reduce_and_cut(GlooCall& call,
                                  const Tensors& inputs,
                                  const Tensor& output,
-                                 const c10d::ReduceScatterOptions& options) {
-  c10d::AllreduceOptions of_gloo;
+                                 const ReduceScatterOptions& options) {
+  AllreduceOptions of_gloo;
   of_gloo.reduceOp = call.gloo_op({output}, options.reduceOp);
   of_gloo.timeout = options.timeout;
   of_gloo.asyncOp = options.asyncOp;
@@ -311,7 +309,7 @@ WorkPtr OverGloo::reduce_and_cut(GlooCall& call,
 // Gloo has no reduce_scatter of lists: all is reduced everywhere, and each rank cuts its part out.
 WorkPtr OverGloo::reduce_scatter(Tensors& outputs,
                                  TensorLists& inputs,
-                                 const c10d::ReduceScatterOptions& options) {
+                                 const ReduceScatterOptions& options) {
   expect_parts("reduce_scatter", inputs, outputs, getSize());
   return call("reduce_scatter", inputs[0], [&](GlooCall& call) {
     return reduce_and_cut(call, inputs[0], outputs[0], options);
@@ -320,7 +318,7 @@ WorkPtr OverGloo::reduce_scatter(Tensors& outputs,
 // The inputs are the parts of one tensor here.
 WorkPtr OverGloo::_reduce_scatter_base(Tensor& output,
                                        Tensor& input,
-                                       const c10d::ReduceScatterOptions& options) {
+                                       const ReduceScatterOptions& options) {
   if (input.scalar_type() != output.scalar_type() || input.numel() != output.numel() * getSize()) {
     throw invalid_argument("reduce_scatter: expected an input of ",
                            getSize(),
@@ -339,10 +337,10 @@ WorkPtr OverGloo::_reduce_scatter_base(Tensor& output,
 }
 WorkPtr OverGloo::reduce_scatter_tensor_coalesced(Tensors& outputs,
                                                   Tensors& inputs,
-                                                  const c10d::ReduceScatterOptions& options) {
+                                                  const ReduceScatterOptions& options) {
   return call("reduce_scatter", inputs, [&](GlooCall& call) {
     expect_one_type_in("reduce_scatter", {outputs}, inputs);
-    c10d::ReduceScatterOptions of_gloo = options;
+    ReduceScatterOptions of_gloo = options;
     of_gloo.reduceOp = call.gloo_op(inputs, options.reduceOp);
     Tensors from, to = call.numbers_out(outputs, options.reduceOp);
     for (const Tensor& input : inputs)
@@ -351,14 +349,10 @@ WorkPtr OverGloo::reduce_scatter_tensor_coalesced(Tensors& outputs,
   });
 }
 // Only the root has outputs, and only the root of a scatter has inputs.
-WorkPtr OverGloo::gather(TensorLists& outputs,
-                         Tensors& inputs,
-                         const c10d::GatherOptions& options) {
+WorkPtr OverGloo::gather(TensorLists& outputs, Tensors& inputs, const GatherOptions& options) {
   return gathered("gather", outputs, inputs, options, &Backend::gather);
 }
-WorkPtr OverGloo::scatter(Tensors& outputs,
-                          TensorLists& inputs,
-                          const c10d::ScatterOptions& options) {
+WorkPtr OverGloo::scatter(Tensors& outputs, TensorLists& inputs, const ScatterOptions& options) {
   return call("scatter", inputs.empty() ? outputs : inputs[0], [&](GlooCall& call) {
     expect_one_type_in("scatter", inputs, outputs);
     TensorLists from = mapped(inputs, [&](const Tensors& list) { return call.in(list); });
@@ -371,7 +365,7 @@ WorkPtr OverGloo::alltoall_base(Tensor& output,
                                 Tensor& input,
                                 Int64s& output_splits,
                                 Int64s& input_splits,
-                                const c10d::AllToAllOptions& options) {
+                                const AllToAllOptions& options) {
   return call("all_to_all", {input}, [&](GlooCall& call) {
     expect_one_type("all_to_all", output, input);
     Tensor from = call.in(input), to = call.out(output);
@@ -380,10 +374,8 @@ WorkPtr OverGloo::alltoall_base(Tensor& output,
 }
 
 // Gloo has all_to_all for the parts of one tensor alone: the lists go as bytes of one.
-WorkPtr OverGloo::alltoall(Tensors& outputs,
-                           Tensors& inputs,
-                           const c10d::AllToAllOptions& options) {
-  const ScalarType type = inputs.empty() ? at::kFloat : inputs[0].scalar_type();
+WorkPtr OverGloo::alltoall(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
+  const ScalarType type = inputs.empty() ? kFloat : inputs[0].scalar_type();
   auto sent = bytes_of_parts(inputs, getSize(), type);
   auto received = bytes_of_parts(outputs, getSize(), type);
   return call("all_to_all", inputs, [&](GlooCall& call) {
@@ -399,13 +391,13 @@ WorkPtr OverGloo::alltoall(Tensors& outputs,
   });
 }
 // There is nothing to make fit for Gloo in a barrier.
-WorkPtr OverGloo::barrier(const c10d::BarrierOptions& options) {
+WorkPtr OverGloo::barrier(const BarrierOptions& options) {
   return shown("barrier", {}, [&] { return backend_->barrier(options); });
 }
 // Its timeout is made countable, as all others are.
-void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+void OverGloo::monitoredBarrier(const BarrierOptions& options, bool wait_all_ranks) {
   fork_.check("monitored_barrier");
-  c10d::BarrierOptions countable_options = options;
+  BarrierOptions countable_options = options;
   if (options.timeout != c10d::kUnsetTimeout)
     countable_options.timeout = countable(options.timeout);
   backend_->monitoredBarrier(countable_options, wait_all_ranks);

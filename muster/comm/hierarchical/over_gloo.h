@@ -45,49 +45,40 @@ class OverGloo : public c10d::Backend {
 
   void setTimeout(milliseconds timeout) override;
 
-  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  WorkPtr allreduce_coalesced(Tensors& tensors,
-                              const c10d::AllreduceCoalescedOptions& options) override;
-  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
-  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const AllreduceCoalescedOptions& options) override;
+  WorkPtr broadcast(Tensors& tensors, const BroadcastOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const ReduceOptions& options) override;
   WorkPtr allgather(TensorLists& outputs,
                     Tensors& inputs,
-                    const c10d::AllgatherOptions& options) override;
+                    const AllgatherOptions& options) override;
   WorkPtr allgather_coalesced(TensorLists& outputs,
                               Tensors& inputs,
-                              const c10d::AllgatherOptions& options) override;
-  WorkPtr _allgather_base(Tensor& output,
-                          Tensor& input,
-                          const c10d::AllgatherOptions& options) override;
+                              const AllgatherOptions& options) override;
+  WorkPtr _allgather_base(Tensor& output, Tensor& input, const AllgatherOptions& options) override;
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
-                                          const c10d::AllgatherOptions& options) override;
+                                          const AllgatherOptions& options) override;
   WorkPtr reduce_scatter(Tensors& outputs,
                          TensorLists& inputs,
-                         const c10d::ReduceScatterOptions& options) override;
+                         const ReduceScatterOptions& options) override;
   WorkPtr _reduce_scatter_base(Tensor& output,
                                Tensor& input,
-                               const c10d::ReduceScatterOptions& options) override;
+                               const ReduceScatterOptions& options) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
-                                          const c10d::ReduceScatterOptions& options) override;
-  WorkPtr gather(TensorLists& outputs,
-                 Tensors& inputs,
-                 const c10d::GatherOptions& options) override;
-  WorkPtr scatter(Tensors& outputs,
-                  TensorLists& inputs,
-                  const c10d::ScatterOptions& options) override;
+                                          const ReduceScatterOptions& options) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const ScatterOptions& options) override;
   WorkPtr alltoall_base(Tensor& output,
                         Tensor& input,
                         Int64s& output_splits,
                         Int64s& input_splits,
-                        const c10d::AllToAllOptions& options) override;
-  WorkPtr alltoall(Tensors& outputs,
-                   Tensors& inputs,
-                   const c10d::AllToAllOptions& options) override;
-  WorkPtr barrier(const c10d::BarrierOptions& options) override;
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+                        const AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override;
+  WorkPtr barrier(const BarrierOptions& options) override;
+  void monitoredBarrier(const BarrierOptions& options, bool wait_all_ranks) override;
   WorkPtr send(Tensors& tensors, int to, int tag) override;
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
@@ -121,7 +112,7 @@ class OverGloo : public c10d::Backend {
   WorkPtr reduce_and_cut(GlooCall& call,
                          const Tensors& inputs,
                          const Tensor& output,
-                         const c10d::ReduceScatterOptions& options);
+                         const ReduceScatterOptions& options);
 
   const std::string name_;
   GlooMessages messages_;

@@ -23,6 +23,7 @@
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/monitored_barrier.h"
 #include "muster/comm/host/operation.h"
@@ -63,7 +64,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
   Tensor allocateTensor(long size, at::TensorOptions options) override {
     fork_.check("allocate_tensor");  // the memory is the parent's too
-    if (options.device().type() != at::kCPU) {
+    if (options.device().type() != kCPU) {
       throw invalid_argument("allocate_tensor: expected the CPU, got ", options.device().str());
     }
     const ScalarType asked = options.dtype().toScalarType();
@@ -74,7 +75,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
         .deleter([memory](void*) {})
         .options(options.dtype(real))
         .resizeable_storage()
-        .allocator(c10::GetAllocator(at::kCPU))
+        .allocator(c10::GetAllocator(kCPU))
         .make_tensor();
   }
 
@@ -101,21 +102,20 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   // A list of tensors is one call with a request for each.
-  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+  WorkPtr allreduce(Tensors& tensors, const AllreduceOptions& options) override {
     return all_reduce(tensors, options);
   }
-  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+  WorkPtr allreduce_sparse(Tensors& tensors, const AllreduceOptions& options) override {
     return all_reduce(tensors, options);
   }
-  WorkPtr allreduce_coalesced(Tensors& tensors,
-                              const c10d::AllreduceCoalescedOptions& options) override {
+  WorkPtr allreduce_coalesced(Tensors& tensors, const AllreduceCoalescedOptions& options) override {
     return all_reduce(tensors, options);
   }
 
   // The record is handed on to allreduce() where the carrier has not run the request, so that there
   // is one.
   void all_reduce_and_wait(const Tensor& tensor, const c10d::ReduceOp& op) override {
-    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    HostCall call("all_reduce", OpType::ALLREDUCE);
     const Gate::Pass pass = enter(call);
     Request request = call.request(Kind::all_reduce, tensor);
     request.op = shm_op(op);
@@ -132,15 +132,15 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
       record.end(/*failed=*/true);
       throw;
     }
-    c10d::AllreduceOptions options;
+    AllreduceOptions options;
     options.reduceOp = op;
     options.asyncOp = false;
     all_reduce({tensor}, options)->wait();
   }
 
   // Every rank's tensor is read, and the root's is written.
-  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    HostCall call("reduce", c10d::OpType::REDUCE);
+  WorkPtr reduce(Tensors& tensors, const ReduceOptions& options) override {
+    HostCall call("reduce", OpType::REDUCE);
     const Tensor& tensor = call.one(tensors);
     Request request = call.request(Kind::reduce, tensor);
     request.op = shm_op(options.reduceOp);
@@ -154,8 +154,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // The root's tensor is read and the others' are written; each rank gives it as one that may be
   // both.
-  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    HostCall call("broadcast", c10d::OpType::BROADCAST);
+  WorkPtr broadcast(Tensors& tensors, const BroadcastOptions& options) override {
+    HostCall call("broadcast", OpType::BROADCAST);
     const Tensor& tensor = call.one(tensors);
     Request request = call.request(Kind::broadcast, tensor);
     request.root = root_of(call, options.rootRank);
@@ -166,31 +166,29 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   // Four forms: a list of outputs, several such lists, one tensor for all, several of these.
   WorkPtr allgather(TensorLists& outputs,
                     Tensors& inputs,
-                    const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::ALLGATHER);
+                    const AllgatherOptions& options) override {
+    HostCall call("all_gather", OpType::ALLGATHER);
     const Tensors& all = list_for_all(call, outputs, getSize());
     return start_requests(
         call, {gather_of(call, Kind::all_gather, all, call.one(inputs))}, options);
   }
   WorkPtr allgather_coalesced(TensorLists& outputs,
                               Tensors& inputs,
-                              const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::ALLGATHER_COALESCED);
+                              const AllgatherOptions& options) override {
+    HostCall call("all_gather", OpType::ALLGATHER_COALESCED);
     std::vector<Request> requests = mapped_indices(inputs.size(), [&](size_t i) {
       return gather_of(call, Kind::all_gather, column(call, outputs, i, getSize()), inputs[i]);
     });
     return start_requests(call, std::move(requests), options);
   }
-  WorkPtr _allgather_base(Tensor& output,
-                          Tensor& input,
-                          const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
+  WorkPtr _allgather_base(Tensor& output, Tensor& input, const AllgatherOptions& options) override {
+    HostCall call("all_gather", OpType::_ALLGATHER_BASE);
     return start_requests(call, {all_gather_into(call, output, input, getSize())}, options);
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
-                                          const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
+                                          const AllgatherOptions& options) override {
+    HostCall call("all_gather", OpType::_ALLGATHER_BASE);
     call.expect_as_many(outputs, inputs);
     std::vector<Request> requests = mapped_indices(inputs.size(), [&](size_t i) {
       return all_gather_into(call, outputs[i], inputs[i], getSize());
@@ -201,8 +199,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   // Three forms: a list of inputs, one tensor for all, several of these.
   WorkPtr reduce_scatter(Tensors& outputs,
                          TensorLists& inputs,
-                         const c10d::ReduceScatterOptions& options) override {
-    HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER);
+                         const ReduceScatterOptions& options) override {
+    HostCall call("reduce_scatter", OpType::REDUCE_SCATTER);
     const Tensor& output = call.one(outputs);
     const shm::Op op = shm_op(options.reduceOp);
     const Tensors& parts = list_for_all(call, inputs, getSize());
@@ -212,15 +210,15 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
   WorkPtr _reduce_scatter_base(Tensor& output,
                                Tensor& input,
-                               const c10d::ReduceScatterOptions& options) override {
-    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
+                               const ReduceScatterOptions& options) override {
+    HostCall call("reduce_scatter", OpType::_REDUCE_SCATTER_BASE);
     return start_requests(
         call, {reduce_scatter_into(call, output, input, options.reduceOp, getSize())}, options);
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
-                                          const c10d::ReduceScatterOptions& options) override {
-    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
+                                          const ReduceScatterOptions& options) override {
+    HostCall call("reduce_scatter", OpType::_REDUCE_SCATTER_BASE);
     call.expect_as_many(outputs, inputs);
     std::vector<Request> requests = mapped_indices(inputs.size(), [&](size_t i) {
       return reduce_scatter_into(call, outputs[i], inputs[i], options.reduceOp, getSize());
@@ -229,10 +227,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   // Only the root has outputs.
-  WorkPtr gather(TensorLists& outputs,
-                 Tensors& inputs,
-                 const c10d::GatherOptions& options) override {
-    HostCall call("gather", c10d::OpType::GATHER);
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const GatherOptions& options) override {
+    HostCall call("gather", OpType::GATHER);
     const Tensor& input = call.one(inputs);
     const int root = root_of(call, options.rootRank);
     const Tensors parts = root == getRank() ? list_for_all(call, outputs, getSize()) : Tensors();
@@ -242,10 +238,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   // Only the root has inputs.
-  WorkPtr scatter(Tensors& outputs,
-                  TensorLists& inputs,
-                  const c10d::ScatterOptions& options) override {
-    HostCall call("scatter", c10d::OpType::SCATTER);
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const ScatterOptions& options) override {
+    HostCall call("scatter", OpType::SCATTER);
     const Tensor& output = call.one(outputs);
     const int root = root_of(call, options.rootRank);
     const Tensors parts = root == getRank() ? list_for_all(call, inputs, getSize()) : Tensors();
@@ -259,18 +253,16 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                         Tensor& input,
                         Int64s& output_splits,
                         Int64s& input_splits,
-                        const c10d::AllToAllOptions& options) override {
-    HostCall call("all_to_all", c10d::OpType::ALLTOALL_BASE);
+                        const AllToAllOptions& options) override {
+    HostCall call("all_to_all", OpType::ALLTOALL_BASE);
     Request request{.kind = Kind::all_to_all, .type = shm_type(input)};
     call.expect(output.scalar_type() == input.scalar_type(), "one type", "two");
     request.in = call.rows(input, call.in(input), input_splits, getSize());
     request.out = call.rows(output, call.out(output), output_splits, getSize());
     return start_requests(call, {std::move(request)}, options);
   }
-  WorkPtr alltoall(Tensors& outputs,
-                   Tensors& inputs,
-                   const c10d::AllToAllOptions& options) override {
-    HostCall call("all_to_all", c10d::OpType::ALLTOALL);
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override {
+    HostCall call("all_to_all", OpType::ALLTOALL);
     call.expect(std::ssize(outputs) == getSize() && std::ssize(inputs) == getSize(),
                 cat(getSize(), " tensors in and out"),
                 cat(inputs.size(), " and ", outputs.size()));
@@ -284,14 +276,14 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return start_requests(call, {std::move(request)}, options);
   }
 
-  WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    HostCall call("barrier", c10d::OpType::BARRIER);
+  WorkPtr barrier(const BarrierOptions& options) override {
+    HostCall call("barrier", OpType::BARRIER);
     return start_requests(call, {Request{.kind = Kind::barrier}}, options);
   }
 
   // Its errors have the words of Gloo's, which tools look for. Its messages have tags below 0.
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
-    const Gate::Pass pass = enter(HostCall("monitored_barrier", c10d::OpType::BARRIER));
+  void monitoredBarrier(const BarrierOptions& options, bool wait_all_ranks) override {
+    const Gate::Pass pass = enter(HostCall("monitored_barrier", OpType::BARRIER));
     if (!carrier_->has_own_tags())
       return Backend::monitoredBarrier(options, wait_all_ranks);
     const auto number = static_cast<int>(monitored_++ % INT_MAX);
@@ -305,10 +297,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // The kind `leave` tells a rank that meets another call there that this one has left too early.
   void leave_and_wait() override {
-    start(HostCall("shutdown", c10d::OpType::BARRIER),
-          {Request{.kind = Kind::leave}},
-          timeout_,
-          false)
+    start(HostCall("shutdown", OpType::BARRIER), {Request{.kind = Kind::leave}}, timeout_, false)
         ->wait();
   }
 
@@ -317,7 +306,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return send_within(tensors, to, tag, timeout_);
   }
   WorkPtr send_within(Tensors& tensors, int to, int tag, milliseconds timeout) override {
-    HostCall call("send", c10d::OpType::SEND);
+    HostCall call("send", OpType::SEND);
     check_peer(call, to);
     check_tag(call, tag);
     const Part part = message_of(call.in(call.one(tensors)), tensors[0]);
@@ -330,12 +319,12 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
   // The message is received into the tensor's own memory where that is plain.
   WorkPtr recv_within(Tensors& tensors, int from, int tag, milliseconds timeout) override {
-    HostCall call("recv", c10d::OpType::RECV);
+    HostCall call("recv", OpType::RECV);
     check_peer(call, from);
     return receive(std::move(call), tensors, from, tag, timeout);
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    HostCall call("recv", c10d::OpType::RECVANYSOURCE);
+    HostCall call("recv", OpType::RECVANYSOURCE);
     return receive(std::move(call), tensors, shm::kAnySource, tag, timeout_);
   }
 
@@ -372,13 +361,13 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
   // It runs at once, in the caller's thread, since all ranks must first know how many entries there
   // are. What is started afterwards has ended already.
-  WorkPtr all_reduce_sparse(const Tensor& tensor, const c10d::AllreduceOptions& options) {
-    HostCall call("all_reduce", c10d::OpType::_ALLREDUCE_SPARSE);
+  WorkPtr all_reduce_sparse(const Tensor& tensor, const AllreduceOptions& options) {
+    HostCall call("all_reduce", OpType::_ALLREDUCE_SPARSE);
     call.outputs = {tensor};
     show_event(call);
     call.expect(
         shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
-    c10d::AllgatherOptions gather;
+    AllgatherOptions gather;
     gather.timeout = options.timeout;
     gather.asyncOp = false;
     tensor.copy_(sparse_sum(tensor, getSize(), [&](Tensor& all, Tensor& mine) {
@@ -389,7 +378,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   template <class Options>
   WorkPtr all_reduce(const Tensors& tensors, const Options& options) {
-    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    HostCall call("all_reduce", OpType::ALLREDUCE);
     if (tensors.size() == 1 && tensors[0].is_sparse())
       return all_reduce_sparse(tensors[0], options);
     std::vector<Request> requests;

@@ -17,6 +17,7 @@
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/profile.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/plain_tensor.h"
 
 namespace muster {
@@ -26,8 +27,7 @@ namespace {
 // Contiguous memory on the host for a tensor's values. For a GPU's tensor it is pinned, so that the
 // copy has the bus's speed.
 Tensor host_room_for(const Tensor& tensor) {
-  return at::empty(tensor.sizes(),
-                   tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
+  return at::empty(tensor.sizes(), tensor.options().device(kCPU).pinned_memory(tensor.is_cuda()));
 }
 
 // The tensor's values, plain and on the host: the tensor itself where it is so.
@@ -40,18 +40,18 @@ Tensor on_host(const Tensor& tensor) {
 // Types that shared memory cannot reduce are "other": they are moved as bytes.
 shm::Type shm_type(const Tensor& tensor) {
   constexpr std::pair<ScalarType, shm::Type> kTypes[] = {
-      {at::kDouble, shm::Type::f64},
-      {at::kFloat, shm::Type::f32},
-      {at::kBFloat16, shm::Type::bf16},
-      {at::kHalf, shm::Type::f16},
-      {at::kChar, shm::Type::i8},
-      {at::kByte, shm::Type::u8},
-      {at::kShort, shm::Type::i16},
-      {at::kInt, shm::Type::i32},
-      {at::kLong, shm::Type::i64},
-      {at::kBool, shm::Type::boolean},
-      {at::kComplexFloat, shm::Type::c64},
-      {at::kComplexDouble, shm::Type::c128},
+      {kDouble, shm::Type::f64},
+      {kFloat, shm::Type::f32},
+      {kBFloat16, shm::Type::bf16},
+      {kHalf, shm::Type::f16},
+      {kChar, shm::Type::i8},
+      {kByte, shm::Type::u8},
+      {kShort, shm::Type::i16},
+      {kInt, shm::Type::i32},
+      {kLong, shm::Type::i64},
+      {kBool, shm::Type::boolean},
+      {kComplexFloat, shm::Type::c64},
+      {kComplexDouble, shm::Type::c128},
   };
   return lookup(kTypes, tensor.scalar_type(), shm::Type::other);
 }
@@ -150,9 +150,9 @@ std::vector<shm::Part> HostCall::rows(const Tensor& tensor,
 // The names are those that PyTorch's own backends give to these events.
 void HostCall::show_event(const std::string& backend) {
   const char* event = name;
-  if (type == c10d::OpType::RECVANYSOURCE)
+  if (type == OpType::RECVANYSOURCE)
     event = "recvAnySource";
-  if (type == c10d::OpType::_ALLREDUCE_SPARSE)
+  if (type == OpType::_ALLREDUCE_SPARSE)
     event = "sparse_all_reduce";
   end_event = begin_event(cat(backend, ":", event), shown());
 }

@@ -15,6 +15,7 @@
 #include "muster/base/callback.h"
 #include "muster/base/lists.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/record.h"
 #include "muster/shm/collectives.h"
 
@@ -39,7 +40,7 @@ class HostCall {
     Tensor from, to;
   };
 
-  HostCall(const char* name, c10d::OpType type) : name(name), type(type) {}
+  HostCall(const char* name, OpType type) : name(name), type(type) {}
 
   // The memory of a tensor that is read, or written (and read too, where `also_read`). For a tensor
   // that lies elsewhere, or is not plain, it is a plain copy's. Throws: invalid_argument for a
@@ -70,7 +71,7 @@ class HostCall {
   void show_event(const std::string& backend);
 
   const char* name;
-  c10d::OpType type;
+  OpType type;
   Tensors held;              // until the call is over
   Tensors outputs;           // as the caller gave them
   std::vector<Copy> copies;  // to be made when it is over

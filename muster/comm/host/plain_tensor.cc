@@ -10,6 +10,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 
@@ -26,7 +27,7 @@ void copy_plain(const Tensor& to, const Tensor& from) {
 }
 
 void expect_dense(const char* operation, const Tensor& tensor) {
-  if (tensor.defined() && tensor.layout() == at::kStrided)
+  if (tensor.defined() && tensor.layout() == kStrided)
     return;
   const std::string got = tensor.defined() ? c10::str(tensor.layout()) : "an undefined one";
   throw invalid_argument(operation, ": expected a dense tensor, got ", got);
@@ -44,8 +45,7 @@ void expect_one_type(const char* operation, const Tensor& one, const Tensor& oth
 }
 
 bool is_known_everywhere(ScalarType type) {
-  constexpr ScalarType kKnown[] = {
-      at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kByte, at::kInt, at::kLong};
+  constexpr ScalarType kKnown[] = {kFloat, kDouble, kHalf, kBFloat16, kChar, kByte, kInt, kLong};
   return contains(kKnown, type);
 }
 
@@ -54,7 +54,7 @@ bool is_known_everywhere(ScalarType type) {
 Tensor as_bytes(const Tensor& plain) {
   const int64_t rows = plain.dim() == 0 ? 1 : plain.size(0);
   const int64_t columns = plain.dim() == 0 ? 1 : c10::multiply_integers(plain.sizes().slice(1));
-  return plain.detach().as_strided({rows, columns}, {columns, 1}).view(at::kByte);
+  return plain.detach().as_strided({rows, columns}, {columns, 1}).view(kByte);
 }
 
 }  // namespace muster

@@ -16,6 +16,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 
@@ -35,9 +36,9 @@ Tensor gathered(const Tensor& part, int64_t rows, int ranks, const AllGather& al
 
 // Entries with the same indices are added up by coalesce().
 Tensor sparse_sum(const Tensor& tensor, int ranks, const AllGather& all_gather) {
-  const Tensor mine = tensor.to(at::kCPU).coalesce();
+  const Tensor mine = tensor.to(kCPU).coalesce();
   // The number of entries, and the shape, which must be the same everywhere.
-  auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), at::kLong);
+  auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), kLong);
   for (const int64_t dim : below(mine.dim()))
     facts[0][dim + 1] = mine.size(dim);
   const Tensor counts = gathered(facts, 1, ranks, all_gather);

@@ -25,6 +25,7 @@
 #include "muster/base/log.h"
 #include "muster/comm/call/library_folder.h"
 #include "muster/comm/call/plugin_table.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/plugin.h"
@@ -66,7 +67,7 @@ class HeldGraph final : public GpuGraph {
   ~HeldGraph() override { held_graphs().remove(this); }
 
   void begin() override {
-    device_ = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
+    device_ = c10::impl::VirtualGuardImpl(kCUDA).getDevice();
     graph_->begin();
   }
   void end() override {
@@ -96,7 +97,7 @@ class HeldGraph final : public GpuGraph {
  private:
   std::mutex mutex_;
   std::unique_ptr<GpuGraph> graph_;
-  Device device_ = c10::kCUDA;
+  Device device_ = kCUDA;
   bool is_whole_ = false, is_dropped_ = false;
 };
 

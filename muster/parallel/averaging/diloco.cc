@@ -16,6 +16,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
 
@@ -48,7 +49,7 @@ MeanMoves mean_moves(ProcessGroup& group, const Tensors& common, const Tensors& 
   Tensors moves = mapped_indices(common.size(), [&](size_t i) { return common[i].sub(now[i]); });
   const auto trained =
       mapped(now, [](const Tensor& parameter) { return parameter.requires_grad() ? 1.0F : 0.0F; });
-  moves.push_back(at::tensor(trained, at::device(group.device()).dtype(at::kFloat)));
+  moves.push_back(at::tensor(trained, at::device(group.device()).dtype(kFloat)));
   average_over(group, moves);
   Tensor shares = moves.back().cpu();
   moves.pop_back();

@@ -12,6 +12,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
 
@@ -50,11 +51,11 @@ constexpr int kWorker = 1;
 
 // send() takes only tensors, so a number travels as a tensor of one element.
 void send_number(ProcessGroup& pair, int to, int64_t number) {
-  pair.send(at::full({1}, number, at::kLong), to);
+  pair.send(at::full({1}, number, kLong), to);
 }
 
 int64_t receive_number(ProcessGroup& pair, int from) {
-  const Tensor number = at::empty({1}, at::kLong);
+  const Tensor number = at::empty({1}, kLong);
   pair.recv(number, from);
   return number.item<int64_t>();
 }
@@ -126,11 +127,11 @@ ParameterRequest receive_request(ProcessGroup& worker) {
 void send_numbers(ProcessGroup& pair, int to, const Int64s& numbers) {
   send_number(pair, to, std::ssize(numbers));
   if (!numbers.empty())
-    pair.send(at::tensor(numbers, at::kLong), to);
+    pair.send(at::tensor(numbers, kLong), to);
 }
 
 Int64s receive_numbers(ProcessGroup& pair, int from) {
-  const Tensor numbers = at::empty({receive_number(pair, from)}, at::kLong);
+  const Tensor numbers = at::empty({receive_number(pair, from)}, kLong);
   if (numbers.numel() > 0)
     pair.recv(numbers, from);
   return {numbers.data_ptr<int64_t>(), numbers.data_ptr<int64_t>() + numbers.numel()};
@@ -146,7 +147,7 @@ void send_tensors(ProcessGroup& pair, int to, const Tensors& tensors) {
 void receive_tensors(ProcessGroup& pair, int from, const Tensors& tensors) {
   for (const Tensors& lot : lots_of(tensors)) {
     const Tensor flat =
-        at::empty({sum_of<int64_t>(lot, &Tensor::numel)}, lot[0].options().device(at::kCPU));
+        at::empty({sum_of<int64_t>(lot, &Tensor::numel)}, lot[0].options().device(kCPU));
     pair.recv(flat, from);
     copy_from_flat(flat, lot);
   }

@@ -14,6 +14,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/capabilities.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/pipeline/message_order.h"
@@ -40,22 +41,14 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
 
 // LibTorch compares the elements of these types on every device.
 bool has_comparable_type(const Tensor& tensor) {
-  constexpr ScalarType kComparable[] = {at::kBool,
-                                        at::kByte,
-                                        at::kChar,
-                                        at::kShort,
-                                        at::kInt,
-                                        at::kLong,
-                                        at::kHalf,
-                                        at::kBFloat16,
-                                        at::kFloat,
-                                        at::kDouble};
+  constexpr ScalarType kComparable[] = {
+      kBool, kByte, kChar, kShort, kInt, kLong, kHalf, kBFloat16, kFloat, kDouble};
   return contains(kComparable, tensor.scalar_type());
 }
 
 // What a program gives a rank that does not read it is undefined, or filled with one value.
 bool may_be_read(const Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0 ||
+  if (!tensor.defined() || tensor.layout() != kStrided || tensor.numel() == 0 ||
       !has_comparable_type(tensor))
     return false;
   return !tensor.eq(tensor.flatten()[0]).all().item<bool>();

@@ -18,6 +18,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/parallel/pipeline/messages.h"
 
 namespace muster {
@@ -68,7 +69,7 @@ namespace {
 
 // Collectives add up dense gradients only.
 void require_dense(const Tensor& parameter, const char* where, const ProcessGroup& group) {
-  if (parameter.grad().layout() == at::kStrided)
+  if (parameter.grad().layout() == kStrided)
     return;
   throw invalid_argument("pipeline: expected dense gradients ",
                          where,
@@ -101,7 +102,7 @@ void StageAverage::start() {
     const auto are_there = mapped(bucket.parameters, [](const Tensor& parameter) {
       return parameter.grad().defined() ? 1.0 : 0.0;
     });
-    parts.push_back(at::tensor(are_there, at::kDouble).to(parts[0].options()));
+    parts.push_back(at::tensor(are_there, kDouble).to(parts[0].options()));
     bucket.flat = at::cat(parts);
     bucket.work = replicas_.all_reduce_async(bucket.flat, ReduceOp::avg);
   }

@@ -17,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/capabilities.h"
 #include "muster/parallel/tensor_bytes.h"
 
@@ -167,7 +168,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
                            group().job_rank(),
                            "); flatten some");
   }
-  Tensor header = at::empty({kMostDimensions + 2}, at::kLong).fill_(0);
+  Tensor header = at::empty({kMostDimensions + 2}, kLong).fill_(0);
   auto* const words = header.data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(form.type);
   words[1] = dimensions;
@@ -179,7 +180,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
 
 // It blocks until the sender has its first output, whose form it sends.
 TensorForm PipelineMessages::receive_form(const PipelineMessage& message) {
-  const Tensor header = at::empty({kMostDimensions + 2}, at::kLong);
+  const Tensor header = at::empty({kMostDimensions + 2}, kLong);
   const int from = sender(message);
   channel(from, group().rank())
       .recv(header, from, 2 * schedule_.stages * schedule_.micro_batches + message.stage);

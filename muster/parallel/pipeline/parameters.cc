@@ -21,6 +21,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/cut_stage.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
@@ -29,11 +30,9 @@ namespace muster {
 
 namespace {
 
-using ParameterSet = TensorImpls;
-
 // The tied weights of this rank that another rank answers for.
-ParameterSet copies_of(const TiedWeights& tied) {
-  ParameterSet copies;
+TensorImpls copies_of(const TiedWeights& tied) {
+  TensorImpls copies;
   for (const TiedWeight& weight : tied)
     if (weight.is_copy())
       copies.insert(weight.parameter().unsafeGetTensorImpl());
@@ -41,7 +40,7 @@ ParameterSet copies_of(const TiedWeights& tied) {
 }
 
 // Returns each parameter once, without those in `seen`, which then has them too.
-Tensors without_seen(const Tensors& parameters, ParameterSet& seen) {
+Tensors without_seen(const Tensors& parameters, TensorImpls& seen) {
   return filtered(parameters, [&](const Tensor& parameter) {
     return seen.insert(parameter.unsafeGetTensorImpl()).second;
   });
@@ -59,11 +58,10 @@ Tensor gradient_values_of(const Tensor& parameter) {
 
 // As a double: squares of a large model may not fit into a float.
 Tensor sum_of_squares(const Tensors& parameters, Device device) {
-  Tensor sum = at::zeros({}, at::TensorOptions().device(device).dtype(at::kDouble));
+  Tensor sum = at::zeros({}, at::TensorOptions().device(device).dtype(kDouble));
   for (const Tensor& parameter : parameters)
     if (parameter.grad().defined())
-      sum +=
-          at::linalg_vector_norm(gradient_values_of(parameter), 2, {}, false, at::kDouble).square();
+      sum += at::linalg_vector_norm(gradient_values_of(parameter), 2, {}, false, kDouble).square();
   return sum;
 }
 
@@ -90,7 +88,7 @@ void require_ranks_of_parts(const Tensors& divided,
 
 // Names that two stages of this rank have for parameters which are neither the same nor tied.
 std::set<std::string> colliding_names(const PipelineStages& stages, const TiedWeights& tied) {
-  ParameterSet tied_weights;
+  TensorImpls tied_weights;
   for (const TiedWeight& weight : tied)
     tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
   std::map<std::string, const TensorImpl*> known;
@@ -254,8 +252,8 @@ Tensor clip_stages(const PipelineStages& stages,
   }
   const NoGradGuard no_grad;
   Tensors all;
-  ParameterSet counted = copies_of(tied);
-  ParameterSet seen;
+  TensorImpls counted = copies_of(tied);
+  TensorImpls seen;
   Tensor divided = sum_of_squares({}, group.device());
   Tensor replicated = divided.clone();
   for (const PipelineStage& stage : stages) {
@@ -275,7 +273,7 @@ Tensor clip_stages(const PipelineStages& stages,
   for (const Tensor& parameter : all)
     if (parameter.grad().defined())
       gradient_values_of(parameter).mul_(factor.to(parameter.scalar_type()));
-  return norm.to(all.empty() ? at::kFloat : all[0].scalar_type());
+  return norm.to(all.empty() ? kFloat : all[0].scalar_type());
 }
 
 // It exchanges nothing. A parameter that two stages share under one name comes once.
@@ -314,7 +312,7 @@ WholeParameters gather_stages(const PipelineStages& stages,
                               const TiedWeights& tied,
                               ProcessGroup& group) {
   const NoGradGuard no_grad;
-  const ParameterSet tied_copies = copies_of(tied);
+  const TensorImpls tied_copies = copies_of(tied);
   WholeParameters mine;
   std::set<std::string> copies;
   std::string lines;

@@ -27,6 +27,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/local_gradients.h"
@@ -272,7 +273,7 @@ void Pipeline::State::forward(const PipelineAction& action, bool recompute) {
     return messages_now().send(*made, output);
   last_loss = output;
   // A half is too narrow for the sum.
-  const ScalarType wide = c10::promoteTypes(at::kFloat, output.scalar_type());
+  const ScalarType wide = c10::promoteTypes(kFloat, output.scalar_type());
   loss_sum = loss_sum.defined() ? loss_sum + output : output.to(wide);
 }
 
@@ -364,7 +365,7 @@ Tensor Pipeline::State::mean_loss(const Tensor& sum, bool share) {
   if (!share)
     return loss;
   // As a double on the CPU: the other ranks do not know its type.
-  Tensor shared = at::empty({}, at::kDouble).fill_(0);
+  Tensor shared = at::empty({}, kDouble).fill_(0);
   if (is_last())
     shared.copy_(loss);
   group.broadcast(shared, schedule.rank_of(schedule.stages - 1));

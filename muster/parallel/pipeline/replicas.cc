@@ -14,6 +14,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/each_once.h"
@@ -107,7 +108,7 @@ void Replicas::follow() {
       });
   const bool has_other_memory =
       any_of(all(), [](const StageAverage* some) { return some->has_other_memory(); });
-  Tensor found = at::full({2}, 0, at::kLong);
+  Tensor found = at::full({2}, 0, kLong);
   found[0] = has_others ? 1 : 0;
   found[1] = has_other_memory ? 1 : 0;
   group_.all_reduce(found, ReduceOp::max);

@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lock.h"
+#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 
@@ -68,11 +69,11 @@ Tensor gradient_of(const Tensor& input, const Tensor& found) {
 
 // Both generators count: a stage on a GPU may still draw on the CPU.
 RandomStates RandomStates::now(Device device) {
-  return {.on_cpu = state_of(at::kCPU), .on_device = device.is_cpu() ? Tensor() : state_of(device)};
+  return {.on_cpu = state_of(kCPU), .on_device = device.is_cpu() ? Tensor() : state_of(device)};
 }
 
 void RandomStates::restore(Device device) const {
-  set_state(at::kCPU, on_cpu);
+  set_state(kCPU, on_cpu);
   if (!device.is_cpu())
     set_state(device, on_device);
 }

@@ -24,6 +24,7 @@
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/base/units.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/parallel/pipeline/cut_stage.h"
 #include "muster/parallel/tensor_bytes.h"
@@ -205,7 +206,7 @@ std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
 
 // All ranks call it together, so that all cut the model in the same place.
 std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
-  Tensor seconds = at::empty({std::ssize(costs)}, at::kDouble);
+  Tensor seconds = at::empty({std::ssize(costs)}, kDouble);
   for (const int64_t i : below(std::ssize(costs)))
     seconds[i] = costs[i].seconds;
   group.all_reduce(seconds, ReduceOp::avg);

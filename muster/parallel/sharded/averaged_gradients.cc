@@ -16,6 +16,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/value_sample.h"
 
 namespace muster {
@@ -30,7 +31,7 @@ int compared_steps(const ProcessGroup& group) {
 
 // Shapes: [1, parameters, 3]. Parameters without a gradient have no sample.
 Tensor gradient_samples(const Tensors& parameters) {
-  const Tensor samples = at::empty({1, std::ssize(parameters), 3}, at::kDouble);
+  const Tensor samples = at::empty({1, std::ssize(parameters), 3}, kDouble);
   auto* to = samples.mutable_data_ptr<double>();
   for (const ValueSample& sample : awaited_samples_of(mapped(parameters, &Tensor::grad))) {
     *to++ = sample.sum;

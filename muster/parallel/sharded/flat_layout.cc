@@ -18,6 +18,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/live_reducers.h"
 
 namespace muster {
@@ -72,7 +73,7 @@ std::string flat_problem(const std::string& owner,
                  group.job_rank(),
                  "); move the model to the rank's device first");
     }
-    const bool is_dense = parameter.layout() == at::kStrided;
+    const bool is_dense = parameter.layout() == kStrided;
     if (is_dense && parameter.nbytes() <= parameter.storage().nbytes())
       continue;
     return cat(owner,

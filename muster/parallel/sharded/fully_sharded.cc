@@ -68,7 +68,6 @@ void FullyShardedForward::finish(const ForwardOutputs& outputs) {
 
 using detail::FullyShardedSet;
 using detail::FullyShardedUnit;
-using torch::optim::OptimizerParamGroup;
 
 FullySharded::FullySharded(ProcessGroup group, const FullyShardedOptions& options)
     : set_(std::make_shared<FullyShardedSet>(std::move(group), options)) {}

@@ -18,6 +18,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/optim/parts.h"
 
@@ -51,7 +52,7 @@ Tensor ScatteredGradients::new_flat() {
 // Moves the gradient into the buffer. The first one makes the buffer.
 void ScatteredGradients::take(size_t parameter) {
   Tensor& gradient = parameters_[parameter].mutable_grad();
-  const bool is_sparse = gradient.defined() && gradient.layout() != at::kStrided;
+  const bool is_sparse = gradient.defined() && gradient.layout() != kStrided;
   if (has_[parameter] || is_sparse) {
     throw failed_precondition(
         "sharded gradients: expected one dense gradient of each parameter in a backward, got ",
@@ -73,7 +74,7 @@ void ScatteredGradients::take(size_t parameter) {
   if (!gradient.defined()) {
     place.zero_();
   } else if (gradient.scalar_type() == dtype_) {
-    at::mul_out(place, gradient, at::scalar_tensor(factor_, at::kDouble));
+    at::mul_out(place, gradient, at::scalar_tensor(factor_, kDouble));
   } else {
     place.copy_(gradient).mul_(factor_);
   }
@@ -87,7 +88,7 @@ void ScatteredGradients::take(size_t parameter) {
 // It returns whether it took the gradient away; one that has the type already stays.
 bool ScatteredGradients::keep(size_t parameter) {
   Tensor& gradient = parameters_[parameter].mutable_grad();
-  if (gradient.scalar_type() == dtype_ || gradient.layout() != at::kStrided)
+  if (gradient.scalar_type() == dtype_ || gradient.layout() != kStrided)
     return false;
   const NoGradGuard no_grad;
   Tensor& kept = kept_[parameter];
@@ -205,13 +206,13 @@ void give_gradients_to_this_stream(const Tensors& tensors) {
 // Every element is on one rank, so the sum of the ranks' squares is that of the whole.
 Tensor sharded_grad_norm(const Tensors& tensors, ProcessGroup& group) {
   const NoGradGuard no_grad;
-  Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kDouble));
+  Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(kDouble));
   for (const Tensor& tensor : tensors) {
     const Tensor& gradient = tensor.grad();
     if (!gradient.defined())
       continue;
-    const ScalarType type = c10::promoteTypes(at::kFloat, gradient.scalar_type());
-    squares += at::linalg_vector_norm(gradient, 2, {}, false, type).to(at::kDouble).square();
+    const ScalarType type = c10::promoteTypes(kFloat, gradient.scalar_type());
+    squares += at::linalg_vector_norm(gradient, 2, {}, false, type).to(kDouble).square();
   }
   group.all_reduce(squares);
   return squares.sqrt();

@@ -25,6 +25,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
@@ -65,7 +66,6 @@ struct ShardBucket {
 
 namespace {
 
-using torch::optim::OptimizerParamGroup;
 using ShardGroups = ShardedOptimizerBase::Groups;
 
 // The buckets are in reverse order, in which backward comes to the parameters. A bucket has
@@ -382,7 +382,7 @@ void ShardsState::lend_whole_gradients() {
       const Tensor& gradient = bucket.parameters[piece.parameter].grad();
       if (!gradient.defined())
         continue;
-      if (gradient.layout() != at::kStrided) {
+      if (gradient.layout() != kStrided) {
         throw failed_precondition(
             "sharded optimizer: expected dense gradients, got a sparse one of a "
             "parameter of shape [",
@@ -484,10 +484,7 @@ void ShardsState::require_same_groups(const Groups& groups) const {
                               "); give all groups to the constructor, which divides them");
   }
   for (const size_t g : indices_of(groups)) {
-    const auto is_it = [](const Tensor& one, const Tensor& other) {
-      return one.is_same(other);
-    };
-    if (std::ranges::equal(groups[g].params(), given[g], is_it))
+    if (std::ranges::equal(groups[g].params(), given[g], &Tensor::is_same))
       continue;
     throw failed_precondition("sharded optimizer: expected the ",
                               plural(given[g].size(), "tensor"),

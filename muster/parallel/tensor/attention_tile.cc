@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "muster/comm/call/torch_types.h"
+
 namespace muster {
 
 namespace {
@@ -44,7 +46,7 @@ Tensor scores_of(const Tensor& q,
   Tensor scores = at::matmul(q, k.transpose(2, 3)).mul_(scale);
   if (!diagonal || columns.begin + columns.length <= rows.begin + 1)
     return scores;
-  const auto count = scores.options().dtype(at::kLong);
+  const auto count = scores.options().dtype(kLong);
   const Tensor query = at::arange(rows.begin, rows.begin + rows.length, count).unsqueeze(1);
   const Tensor key = at::arange(columns.begin, columns.begin + columns.length, count);
   return scores.masked_fill_(key > query, -std::numeric_limits<double>::infinity());
@@ -54,7 +56,7 @@ Tensor scores_of(const Tensor& q,
 
 // Halves are too narrow for sums over a whole sequence.
 ScalarType attention_type(ScalarType type) {
-  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
+  return type == kHalf || type == kBFloat16 ? kFloat : type;
 }
 
 // A sum of nothing has the logarithm -infinity, so the first tile counts alone.

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/optim/each_once.h"
 
 namespace muster {
@@ -32,9 +33,9 @@ Tensor norm_of_gradients(const Tensors& parameters, Device device, double norm_t
     if (!parameter.grad().defined())
       continue;
     const Tensor norm = at::linalg_vector_norm(parameter.grad(), norm_type);
-    norms.push_back(norm.to(device, at::kDouble, /*non_blocking=*/true));
+    norms.push_back(norm.to(device, kDouble, /*non_blocking=*/true));
   }
-  const auto options = at::TensorOptions().device(device).dtype(at::kDouble);
+  const auto options = at::TensorOptions().device(device).dtype(kDouble);
   return norms.empty() ? at::zeros({}, options)
                        : at::linalg_vector_norm(at::stack(norms), norm_type);
 }
@@ -60,7 +61,7 @@ void require_alike(double sum, double sum_of_squares, const ProcessGroup& group)
 // A model without parameters has a norm of type float.
 ScalarType type_of_norm(const Tensors& a, const Tensors& b) {
   const auto& some = a.empty() ? b : a;
-  return some.empty() ? at::kFloat : some[0].scalar_type();
+  return some.empty() ? kFloat : some[0].scalar_type();
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/parallel/tensor/attention_tile.h"
 #include "muster/parallel/tensor/group_collectives.h"
 
@@ -262,7 +263,7 @@ Tensor joined_positions(int64_t length,
                         Device device) {
   const int64_t pieces = number_of_pieces(group.size(), order);
   const Tensor all =
-      at::arange(length, at::TensorOptions().dtype(at::kLong).device(device)).view({pieces, -1});
+      at::arange(length, at::TensorOptions().dtype(kLong).device(device)).view({pieces, -1});
   Tensors joined;
   for (const int64_t rank : below(group.size()))
     for (const int64_t piece : pieces_of(rank, group.size(), order))

@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/parallel/tensor/group_functions.h"
 
 namespace muster {
@@ -22,7 +23,7 @@ namespace {
 // Returns another seed for each rank and each call. All ranks draw the same number, since their
 // generators are in the same state, and the rank tells them apart.
 uint64_t next_seed(int rank) {
-  const Tensor drawn = at::randint(std::numeric_limits<int64_t>::max(), {1}, at::kLong);
+  const Tensor drawn = at::randint(std::numeric_limits<int64_t>::max(), {1}, kLong);
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // spreads neighbouring ranks
   const uint64_t seed = drawn.item<int64_t>();
   return seed + kOdd * (rank + 1);

@@ -17,6 +17,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/text_of.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
@@ -106,7 +107,7 @@ Terms layer_terms(const torch::nn::Linear& layer, const std::optional<int64_t>& 
 // is a buffer's, which Module::load of a plain layer leaves alone.
 void DividedLayer::save(torch::serialize::OutputArchive& archive) const {
   Module::save(archive);
-  const Tensor which = at::empty({2}, at::kLong);
+  const Tensor which = at::empty({2}, kLong);
   which[0] = group_.rank();
   which[1] = group_.size();
   archive.write(kPartKey, which, /*is_buffer=*/true);

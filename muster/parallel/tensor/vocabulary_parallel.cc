@@ -17,6 +17,7 @@
 #include "muster/base/tensor_text.h"
 #include "muster/base/text_of.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
@@ -37,7 +38,7 @@ struct OwnIds {
 OwnIds own_ids(const Tensor& ids, int64_t vocabulary, const ProcessGroup& group) {
   const OwnRows rows = own_rows(vocabulary, group);
   const Tensor index = ids - rows.begin;
-  Tensor foreign = at::zeros_like(ids, ids.options().dtype(at::kBool));
+  Tensor foreign = at::zeros_like(ids, ids.options().dtype(kBool));
   if (group.rank() > 0)
     foreign = foreign.logical_or(index < 0);
   if (group.rank() + 1 < group.size())
@@ -51,7 +52,7 @@ void expect_ids(const char* call,
                 const Tensor& ids,
                 int64_t vocabulary,
                 const ProcessGroup& group) {
-  if (ids.scalar_type() != at::kLong) {
+  if (ids.scalar_type() != kLong) {
     throw invalid_argument(call,
                            ": expected ",
                            what,
@@ -114,7 +115,7 @@ std::string wrong_embedding(const torch::nn::Embedding& layer,
 }
 
 bool is_half(ScalarType type) {
-  return type == at::kHalf || type == at::kBFloat16;
+  return type == kHalf || type == kBFloat16;
 }
 
 // The forward returns the mean over the targets that are not ignored.
@@ -125,7 +126,7 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
                         ProcessGroup& group,
                         int64_t vocabulary,
                         int64_t ignore_index) {
-    const Tensor rows = is_half(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
+    const Tensor rows = is_half(logits.scalar_type()) ? logits.to(kFloat) : logits;
     const Tensor ignored = targets == ignore_index;
     const OwnIds own = own_ids(targets.masked_fill(ignored, 0), vocabulary, group);
 
@@ -153,7 +154,7 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
     const Tensors saved = context->get_saved_variables();
     const Tensor &logits = saved[0], &index = saved[1], &foreign = saved[2], &ignored = saved[3];
     const Tensor &largest = saved[4], &sum = saved[5], &count = saved[6];
-    const Tensor rows = is_half(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
+    const Tensor rows = is_half(logits.scalar_type()) ? logits.to(kFloat) : logits;
     Tensor gradient = (rows - largest.unsqueeze(-1)).exp_().div_(sum.unsqueeze(-1));
     const Tensor minus_one = foreign.logical_not().to(rows.scalar_type()).neg_();
     gradient.scatter_add_(-1, index.unsqueeze(-1), minus_one.unsqueeze(-1));
