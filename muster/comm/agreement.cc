@@ -4,7 +4,6 @@
 #include "muster/comm/agreement.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <exception>
 #include <thread>
 #include <utility>

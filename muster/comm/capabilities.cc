@@ -6,7 +6,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

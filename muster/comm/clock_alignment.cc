@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "muster/base/host_identity.h"
 #include "muster/base/strings.h"

@@ -9,7 +9,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
-#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>

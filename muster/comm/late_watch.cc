@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <utility>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
@@ -19,7 +18,6 @@
 #include "muster/comm/call/rank_processes.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/nccl.h"
-#include "muster/comm/work.h"
 
 namespace muster {
 

@@ -6,11 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include <algorithm>
-#include <cstdint>
 #include <numeric>
-#include <set>
-#include <utility>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
@@ -26,7 +22,6 @@
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/comm/group_state.h"
-#include "muster/comm/host/choice.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/process_group_call.h"
 #include "muster/comm/torch_compat.h"

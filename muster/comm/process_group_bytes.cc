@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/comm/group_state.h"

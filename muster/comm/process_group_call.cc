@@ -9,10 +9,9 @@
 #include <ATen/ops/view_as_real.h>
 #include <ATen/record_function.h>
 
-#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -28,7 +27,6 @@
 #include "muster/comm/interrupt.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/stream_order.h"
-#include "muster/comm/work.h"
 
 namespace muster {
 

@@ -6,7 +6,6 @@
 #include <c10/util/FunctionRef.h>
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "muster/base/lists.h"
 #include "muster/base/tensors.h"

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <exception>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>

@@ -8,8 +8,6 @@
 #include <c10/core/RefcountedDeleter.h>
 #include <c10/core/Storage.h>
 
-#include <utility>
-
 #include "muster/base/indices_of.h"
 #include "muster/base/torch_names.h"
 

@@ -5,8 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 
 namespace muster {

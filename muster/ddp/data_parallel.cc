@@ -11,13 +11,10 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <cstdint>
 #include <exception>
-#include <optional>
 #include <thread>
 
 #include "muster/base/error.h"
-#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

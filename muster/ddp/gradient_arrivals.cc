@@ -7,7 +7,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

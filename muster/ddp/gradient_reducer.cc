@@ -6,8 +6,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include <algorithm>
-#include <string>
 #include <utility>
 
 #include "muster/base/contains.h"

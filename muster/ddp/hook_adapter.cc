@@ -7,9 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
-#include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/nccl/stream_order.h"
 

@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"

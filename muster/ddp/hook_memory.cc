@@ -4,17 +4,14 @@
 
 #include <ATen/Functions.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 
 namespace muster {
 

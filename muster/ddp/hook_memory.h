@@ -8,7 +8,6 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"

@@ -7,7 +7,6 @@
 #include <torch/serialize.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <sstream>
 #include <string>

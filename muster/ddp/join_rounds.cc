@@ -2,12 +2,10 @@
 #include "muster/ddp/join_rounds.h"
 
 #include <string>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
-#include "muster/base/tensors.h"
 #include "muster/comm/rows.h"
 
 namespace muster {

@@ -5,7 +5,6 @@
 #include <torch/nn/modules.h>
 
 #include <map>
-#include <memory>
 
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"

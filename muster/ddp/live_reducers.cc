@@ -2,9 +2,9 @@
 // Parameters are known by address, which is theirs while the model that said them lives.
 #include "muster/ddp/live_reducers.h"
 
-#include <algorithm>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/lock.h"

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <functional>
-#include <vector>
 
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
-#include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/comm/process_group.h"

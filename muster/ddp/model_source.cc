@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -13,7 +14,6 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/lock.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/ddp/layer_members.h"
 #include "muster/ddp/renormalized.h"
 

@@ -4,7 +4,6 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "muster/base/indices_of.h"
 #include "muster/base/torch_names.h"
 
 namespace muster::detail {

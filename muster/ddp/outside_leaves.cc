@@ -4,7 +4,6 @@
 #include "muster/ddp/outside_leaves.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>

@@ -7,9 +7,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <ranges>
-
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/torch_names.h"

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "muster/base/callback.h"
 #include "muster/base/indices_of.h"

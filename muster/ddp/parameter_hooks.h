@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <vector>
 
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"

@@ -12,7 +12,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/lock.h"
 #include "muster/base/strings.h"

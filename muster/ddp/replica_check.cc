@@ -5,11 +5,9 @@
 
 #include <ATen/Functions.h>
 
-#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "muster/base/error.h"

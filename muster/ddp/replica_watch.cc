@@ -1,10 +1,8 @@
 // Weights are watched until they differ, gradients in the first steps only.
 #include "muster/ddp/replica_watch.h"
 
-#include <cstdint>
 #include <iterator>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

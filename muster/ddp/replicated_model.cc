@@ -6,8 +6,6 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
-#include <algorithm>
-#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,7 +13,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/broadcast_values.h"

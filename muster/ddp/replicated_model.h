@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"

@@ -2,11 +2,7 @@
 // every reduced backward the ranks exchange the counts: a difference is an error on all of them.
 #include "muster/ddp/step_check.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "muster/base/contains.h"
-#include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/comm/rows.h"

@@ -11,7 +11,6 @@
 #include <optional>
 #include <ostream>
 #include <tuple>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"

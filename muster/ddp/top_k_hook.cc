@@ -8,7 +8,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"

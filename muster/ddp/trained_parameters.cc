@@ -1,9 +1,6 @@
 // Parameters are told apart by the address of their tensor: a shared one comes several times.
 #include "muster/ddp/trained_parameters.h"
 
-#include <algorithm>
-#include <functional>
-
 #include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/ddp/gradient_reducer.h"

@@ -6,7 +6,6 @@
 #include <ATen/DimVector.h>
 #include <ATen/core/Tensor.h>
 
-#include <string>
 #include <vector>
 
 #include "muster/base/strings.h"

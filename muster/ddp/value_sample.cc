@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <vector>
 
 #include "muster/base/divided_up.h"
 #include "muster/base/indices_of.h"

@@ -5,7 +5,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
 

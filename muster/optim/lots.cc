@@ -1,6 +1,8 @@
 // Kernels take lists of tensors that have one device, one type and the same layout in memory.
 #include "muster/optim/lots.h"
 
+#include <optional>
+
 #include <ATen/Functions.h>
 
 #include "muster/base/error.h"

@@ -4,10 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <tuple>
 #include <utility>
 

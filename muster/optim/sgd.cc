@@ -1,11 +1,9 @@
 // SGD's state is the momentum, which begins as the first gradient.
 #include <ATen/Functions.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "muster/base/contains.h"

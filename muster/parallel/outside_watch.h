@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"

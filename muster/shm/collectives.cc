@@ -8,7 +8,6 @@
 #include "muster/shm/collectives.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <string>
 

@@ -17,12 +17,8 @@
 #include "muster/shm/mailbox.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <cstring>
-#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "muster/base/blocked_signals.h"

@@ -18,7 +18,6 @@
 #include <tuple>
 #include <utility>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/indices_of.h"

@@ -13,8 +13,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/memory_group.h"

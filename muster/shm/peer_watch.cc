@@ -4,7 +4,6 @@
 #include "muster/shm/peer_watch.h"
 
 #include <atomic>
-#include <cstdint>
 #include <utility>
 
 #include <sys/stat.h>

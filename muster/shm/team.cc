@@ -9,14 +9,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
-#include "muster/base/indices_of.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

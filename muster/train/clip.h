@@ -11,8 +11,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 
 namespace muster {

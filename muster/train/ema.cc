@@ -17,7 +17,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/training/resumed_objects.h"

@@ -3,8 +3,6 @@
 
 #include <ATen/ops/tensor.h>
 
-#include <string>
-
 #include "muster/base/error.h"
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"

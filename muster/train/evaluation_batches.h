@@ -7,8 +7,6 @@
 #include <optional>
 #include <string>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "muster/comm/process_group.h"
 #include "muster/data/stream_position.h"

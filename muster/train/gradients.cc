@@ -7,7 +7,6 @@
 #include <ATen/native/ForeachUtils.h>
 
 #include <unordered_set>
-#include <utility>
 
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/torch_types.h"

@@ -9,9 +9,6 @@
 
 #include <limits>
 #include <mutex>
-#include <string>
-#include <tuple>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"

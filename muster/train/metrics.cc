@@ -15,9 +15,7 @@
 #include <limits>
 #include <mutex>
 #include <ranges>
-#include <string>
 #include <system_error>
-#include <utility>
 
 #include "muster/base/byte_reader.h"
 #include "muster/base/contains.h"

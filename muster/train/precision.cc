@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

@@ -1,7 +1,6 @@
 #include "muster/train/same_rates.h"
 
 #include <cstddef>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"

@@ -8,7 +8,6 @@
 #include <functional>
 
 #include <queue>
-#include <utility>
 #include <vector>
 
 #include "muster/base/contains.h"

@@ -11,13 +11,13 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
-#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
@@ -25,7 +25,6 @@
 #include "muster/comm/job_ranks.h"
 #include "muster/optim/plain_class.h"
 #include "muster/trace/span.h"
-#include "muster/train/clip.h"
 #include "muster/train/gradients.h"
 #include "muster/train/same_rates.h"
 #include "muster/train/step_arguments.h"

@@ -6,8 +6,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 #include "muster/train/schedule.h"
 #include "muster/train/several.h"

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

@@ -6,8 +6,6 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "muster/base/clock.h"
-
 namespace muster {
 
 bool wait_for(c10d::Work& work, milliseconds time) {

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <vector>
 
 #include "muster/base/callback.h"
 #include "muster/base/tensors.h"

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <thread>
 
-#include "muster/base/clock.h"
 #include "muster/base/lock.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/base/mapped.h"

@@ -1,8 +1,6 @@
 // The activity file gets a call's facts when it begins, and its end by the number that it gave.
 #include "muster/comm/call/record.h"
 
-#include <utility>
-
 #include "muster/base/lookup.h"
 #include "muster/comm/call/torch_types.h"
 

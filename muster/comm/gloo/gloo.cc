@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>

@@ -12,7 +12,6 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"

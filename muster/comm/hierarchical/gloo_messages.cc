@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -27,7 +26,6 @@
 #include "muster/base/error.h"
 #include "muster/base/lock.h"
 #include "muster/base/strings.h"
-#include "muster/base/tensors.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/shm/mailbox.h"
 

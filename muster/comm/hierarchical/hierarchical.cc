@@ -11,23 +11,20 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <future>
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "muster/base/blocked_signals.h"
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/lists.h"
-#include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/bounded_wait.h"
-#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/call/torch_types.h"

@@ -6,8 +6,6 @@
 
 #include <chrono>
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/rank_names.h"

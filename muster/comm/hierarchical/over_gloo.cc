@@ -8,14 +8,10 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
-#include <chrono>
-#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <numeric>
-#include <string>
-#include <utility>
 
 #include "muster/base/callback.h"
 #include "muster/base/error.h"

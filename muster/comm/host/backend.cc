@@ -11,8 +11,8 @@
 #include <atomic>
 #include <climits>
 #include <cstdint>
-#include <memory>
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/gate.h"

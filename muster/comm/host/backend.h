@@ -9,7 +9,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"

@@ -9,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"

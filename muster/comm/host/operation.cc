@@ -16,7 +16,6 @@
 #include <c10/core/StreamGuard.h>
 
 #include <atomic>
-#include <exception>
 
 #include "muster/base/error.h"
 #include "muster/base/lock.h"

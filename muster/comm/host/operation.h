@@ -14,7 +14,6 @@
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/no_copy.h"

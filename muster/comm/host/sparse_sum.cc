@@ -9,13 +9,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/base/tensors.h"
 #include "muster/comm/call/torch_types.h"
 
 namespace muster {

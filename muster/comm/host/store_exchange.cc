@@ -8,7 +8,6 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/base/strings.h"
-#include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
 

@@ -9,7 +9,6 @@
 // clang-format on
 #include "muster/comm/mpi/engine.h"
 
-#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <utility>

@@ -3,10 +3,7 @@
 // and the group as good as before: it is told when the other requests are over too.
 #include "muster/comm/mpi/flight.h"
 
-#include <algorithm>
-
 #include "muster/base/contains.h"
-#include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/comm/mpi/mappings.h"

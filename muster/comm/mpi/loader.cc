@@ -9,7 +9,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/env.h"
 #include "muster/base/strings.h"

@@ -10,7 +10,6 @@
 
 #include <exception>
 #include <optional>
-#include <vector>
 
 #include "muster/base/log.h"
 #include "muster/base/no_copy.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"

@@ -16,7 +16,6 @@
 #include "muster/base/env_count.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/route.h"
-#include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/rendezvous/store_adapter.h"
 #include "muster/store/endpoint.h"

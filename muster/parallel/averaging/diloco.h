@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"

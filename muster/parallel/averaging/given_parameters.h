@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/saved_state.h"

@@ -3,9 +3,9 @@
 // the run, since nobody else has its parameters.
 #include "muster/parallel/averaging/parameter_client.h"
 
-#include <ATen/Functions.h>
+#include <string>
 
-#include <utility>
+#include <ATen/Functions.h>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"

@@ -14,7 +14,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "muster/base/callback.h"
 #include "muster/base/error.h"

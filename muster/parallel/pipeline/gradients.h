@@ -7,7 +7,6 @@
 #include <torch/nn/module.h>
 
 #include <deque>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

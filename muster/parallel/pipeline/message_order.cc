@@ -3,7 +3,6 @@
 // begun, and a send behind the one that made it, as the streams of a GPU have it.
 #include "muster/parallel/pipeline/message_order.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <set>

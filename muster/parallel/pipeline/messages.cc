@@ -7,10 +7,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "muster/base/clock.h"

@@ -6,11 +6,9 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "muster/base/contains.h"
@@ -19,7 +17,6 @@
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"

@@ -11,9 +11,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -23,7 +20,6 @@
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
-#include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"

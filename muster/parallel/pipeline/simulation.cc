@@ -4,7 +4,6 @@
 #include "muster/parallel/pipeline/simulation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <tuple>

@@ -9,8 +9,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <utility>
-
 #include "muster/base/error.h"
 #include "muster/base/lock.h"
 #include "muster/comm/call/torch_types.h"

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"

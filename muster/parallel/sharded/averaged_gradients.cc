@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <string>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"

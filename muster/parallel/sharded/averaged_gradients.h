@@ -4,8 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 

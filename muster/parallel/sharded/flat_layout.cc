@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <utility>
 
 #include "muster/base/divided_up.h"
 #include "muster/base/error.h"

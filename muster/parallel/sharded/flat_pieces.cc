@@ -4,7 +4,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
-#include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 
 namespace muster {

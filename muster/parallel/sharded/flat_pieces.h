@@ -6,7 +6,6 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"

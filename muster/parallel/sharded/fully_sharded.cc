@@ -3,7 +3,6 @@
 // module. The set of all units is held by the modules, so it lives as long as any of them.
 #include "muster/parallel/sharded/fully_sharded.h"
 
-#include <algorithm>
 #include <exception>
 #include <string>
 #include <string_view>

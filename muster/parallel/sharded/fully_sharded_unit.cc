@@ -11,20 +11,16 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <utility>
 
 #include "muster/base/absent_memory.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
-#include "muster/base/strings.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/nccl/stream_order.h"
 #include "muster/comm/shared_tensor.h"
 #include "muster/comm/torch_compat.h"
-#include "muster/ddp/outputs.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/sharded/graph_exits.h"
 #include "muster/parallel/tensor_bytes.h"

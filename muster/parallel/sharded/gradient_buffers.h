@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"

@@ -6,7 +6,7 @@
 
 #include <memory>
 #include <unordered_set>
-#include <utility>
+#include <vector>
 
 #include "muster/base/indices_of.h"
 #include "muster/ddp/post_hook.h"

@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "muster/base/callback.h"
 #include "muster/base/tensors.h"

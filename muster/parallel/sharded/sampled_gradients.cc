@@ -1,6 +1,5 @@
 #include "muster/parallel/sharded/sampled_gradients.h"
 
-#include <utility>
 #include <vector>
 
 #include "muster/base/log.h"

@@ -8,12 +8,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <string>
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

@@ -13,7 +13,6 @@
 #include <deque>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

@@ -7,7 +7,6 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <limits>
 
 #include "muster/comm/call/torch_types.h"

@@ -4,7 +4,6 @@
 
 #include <c10/util/intrusive_ptr.h>
 
-#include <algorithm>
 #include <mutex>
 #include <vector>
 

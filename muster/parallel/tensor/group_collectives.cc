@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 
 #include "muster/base/divided_up.h"
@@ -15,7 +14,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 
 namespace muster {

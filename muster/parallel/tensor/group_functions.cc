@@ -2,8 +2,6 @@
 // derivatives work too. Forward and backward of a pair may be called in either order.
 #include "muster/parallel/tensor/group_functions.h"
 
-#include <cstdint>
-
 #include "muster/base/tensors.h"
 #include "muster/parallel/tensor/group_collectives.h"
 

@@ -7,7 +7,6 @@
 #include <ATen/TensorOperators.h>
 
 #include <cmath>
-#include <memory>
 #include <string>
 #include <utility>
 

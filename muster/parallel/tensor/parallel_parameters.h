@@ -9,8 +9,6 @@
 
 #include <torch/nn/module.h>
 
-#include <vector>
-
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/tensor/tensor_parallel.h"

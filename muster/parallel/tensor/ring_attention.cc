@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
-#include <cstdint>
 #include <string>
 #include <utility>
 

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

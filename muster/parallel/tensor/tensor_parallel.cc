@@ -3,13 +3,11 @@
 // the ranks hold different tokens outside of the pair, and the sum becomes a reduce-scatter.
 #include "muster/parallel/tensor/tensor_parallel.h"
 
+#include <vector>
+
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <torch/serialize/archive.h>
-
-#include <cstdint>
-#include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"

@@ -22,7 +22,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/checkpoint/tensor_pieces.h"

@@ -8,7 +8,6 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <cstdint>
 #include <string>
 #include <utility>
 

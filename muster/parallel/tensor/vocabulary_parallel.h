@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
