@@ -104,12 +104,11 @@ void remember_processes(const RankIdentities& members, const RankIdentity& self)
 void log_backend(const std::string& backend, const InitOptions& options, size_t ranks) {
   static std::atomic<bool> told = false;
   if (options.device.is_cuda() && !capabilities_of(backend).on_gpus) {
-    log(LogLevel::info,
-        "process group: ",
+    log_info("process group: ",
         backend,
         ", CUDA tensors staged through host memory (a rank without a GPU of its own)");
   } else if (!told.exchange(true)) {
-    log(LogLevel::info, "process group: ", plural(ranks, "rank"), " over ", backend);
+    log_info("process group: ", plural(ranks, "rank"), " over ", backend);
   }
 }
 
@@ -123,7 +122,7 @@ ProcessGroup make_group(const Rendezvous& rendezvous,
   const std::string backend = choose_backend(members, backend_asked(options));
   open_own_activity();
   describe_late_ranks(/*names_are_the_jobs=*/true);
-  set_warning([](const std::string& text) { log(LogLevel::warn, text); },
+  set_warning([](const std::string& text) { log_warning(text); },
               "MUSTER_COLLECTIVE_TIMEOUT");
   if (place == 0)
     log_backend(backend, options, members.size());
@@ -212,12 +211,9 @@ std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezv
   const RankIdentity self = identity(rendezvous, options, takes_part);
   c10d::PrefixStore members_of("some/members", rendezvous.store);
   auto members = join(members_of, self, options.init_timeout);
-  const auto stays = [](const RankIdentity& member) {
-    return member.takes_part;
-  };
-  const bool any = std::any_of(members.begin(), members.end(), stays);
+  const bool any = any_of(members, &RankIdentity::takes_part);
   if (any)
-    std::erase_if(members, std::not_fn(stays));
+    std::erase_if(members, std::not_fn(&RankIdentity::takes_part));
   const auto root = store_part(rendezvous.store, "some");
   // The process that serves the store may not end before all have read who takes part.
   root->add("joined", 1);
@@ -231,7 +227,7 @@ std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezv
   const auto before = [&](const RankIdentity& member) {
     return member.rank < rendezvous.rank;
   };
-  const auto place = static_cast<int>(std::count_if(members.begin(), members.end(), before));
+  const auto place = static_cast<int>(std::ranges::count_if(members, before));
   const bool awaited = std::ssize(members) < rendezvous.world_size;
   try {
     return make_group(rendezvous, root, members, place, options, awaited);

@@ -96,7 +96,7 @@ void abort_backend(const BackendPtr& backend) {
   try {
     backend->abort();
   } catch (const std::exception& error) {
-    log(LogLevel::warn, "a group was not aborted: ", error.what());
+    log_warning("a group was not aborted: ", error.what());
   }
 }
 

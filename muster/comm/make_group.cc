@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -95,7 +94,7 @@ BackendPtr make_nccl_backend(const StorePtr& store,
 // for ever. It leaves no result in memory, so that the process ends with its communicator.
 LateWatch::Lost end_without(const BackendPtr& nccl) {
   return [backend = c10::weak_intrusive_ptr<c10d::Backend>(nccl)](const std::string& what) {
-    log(LogLevel::error, what, "; NCCL's communicator is aborted, and this rank ends");
+    log_error(what, "; NCCL's communicator is aborted, and this rank ends");
     // The abort may wait for calls that are under way.
     std::thread([] {
       std::this_thread::sleep_for(kToAbort);
@@ -105,7 +104,7 @@ LateWatch::Lost end_without(const BackendPtr& nccl) {
       if (const auto held = backend.lock())
         end_communicator([&] { held->abort(); });
     } catch (const std::exception& error) {
-      log(LogLevel::warn, "NCCL's communicator was not aborted: ", error.what());
+      log_warning("NCCL's communicator was not aborted: ", error.what());
     }
     ::_exit(1);
   };
@@ -117,7 +116,7 @@ LateWatch::Lost interrupt_all(int64_t interruptions) {
   return [interruptions](const std::string& what) {
     if (num_interruptions() != interruptions)
       return;
-    log(LogLevel::warn, what, "; NCCL's communicators are aborted");
+    log_warning(what, "; NCCL's communicators are aborted");
     interrupt_groups();
   };
 }
@@ -211,8 +210,7 @@ ProcessGroup make_process_group(const StorePtr& root,
   state->size = size;
   state->names = std::make_shared<RankNames>(options.names.ranks.empty() ? RankNames::of_all(size)
                                                                          : options.names);
-  state->parent_ranks.resize(size);
-  std::iota(state->parent_ranks.begin(), state->parent_ranks.end(), 0);
+  state->parent_ranks = numbers_below(size);
   state->group_name = group_name_of(options.of_all_ranks, *state->names);
   translate_failures(cat("process group of ", size, " (rank ", state->name(), ")"),
                      [&] { make_backends(*state); });

@@ -6,7 +6,6 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include <numeric>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
@@ -69,7 +68,7 @@ bool are_splits_of(const Int64s& splits, const Tensor& tensor, int ranks) {
   const bool any_negative = any_of(splits, [](int64_t rows) { return rows < 0; });
   if (std::ssize(splits) != ranks || any_negative)
     return false;
-  return std::accumulate(splits.begin(), splits.end(), int64_t{0}) == tensor.size(0);
+  return sum_of(splits) == tensor.size(0);
 }
 
 }  // namespace

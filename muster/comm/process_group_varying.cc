@@ -138,7 +138,7 @@ std::vector<GivenRows> tell_each_other(const char* operation,
                                        ProcessGroup& group) {
   std::vector<GivenRows> all =
       mapped(group.all_gather_bytes(written(given_rows(input, group.device())), what),
-             [&](const std::string& text) { return read_given(text); });
+             read_given);
   expect_alike(operation, all);
   const auto typed = std::ranges::find(all, true, &GivenRows::has_type);
   if (typed == all.end())

@@ -100,7 +100,7 @@ void abort_on_gpu(const WorkPtr& work) {
     try {
       end_communicator([&] { work->abort(); });
     } catch (const std::exception& error) {
-      log(LogLevel::debug, "an operation of a GPU was not aborted: ", error.what());
+      log_debug("an operation of a GPU was not aborted: ", error.what());
     }
     over->set_value();
   };
@@ -109,8 +109,7 @@ void abort_on_gpu(const WorkPtr& work) {
     std::thread(abort).detach();
   }
   if (over->get_future().wait_for(kAwaitAbort) != std::future_status::ready)
-    log(LogLevel::warn,
-        "an operation of a GPU is not aborted yet: another one hangs there, in another group");
+    log_warning("an operation of a GPU is not aborted yet: another one hangs there, in another group");
 }
 
 // An operation that is still under way after a failure spoils the group for later calls.

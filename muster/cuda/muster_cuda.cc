@@ -67,8 +67,7 @@ c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::Ncc
     options->config.blocking = 0;
   if (group.parent) {
     options->split_from = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupNCCL>(group.parent);
-    const auto first = std::min_element(group.ranks_of_job.begin(), group.ranks_of_job.end());
-    options->split_color = static_cast<int>(*first);  // equal on all ranks of the group
+    options->split_color = static_cast<int>(std::ranges::min(group.ranks_of_job));  // equal on all
   }
   return options;
 }

@@ -75,8 +75,7 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
     dropped.push_back(before.names[i]);
   }
   if (!dropped.empty() && group.rank() == 0)
-    log(LogLevel::warn,
-        "DistributedDataParallel: expected parameters to stay trained between no_sync() and "
+    log_warning("DistributedDataParallel: expected parameters to stay trained between no_sync() and "
         "the backward that averages, got '",
         muster::join(dropped, "', '"),
         "' frozen, whose gradients are dropped (rank ",
@@ -147,7 +146,7 @@ void GradientReducer::State::try_buckets() {
     const auto* values = all.const_data_ptr<double>();
     const std::string chosen = trial->decide({values, values + all.numel()});
     if (group.rank() == 0)
-      log(LogLevel::info, "DistributedDataParallel: ", chosen);
+      log_info("DistributedDataParallel: ", chosen);
   }
   if (trial->cap().mib() != before)
     build_reducer();
@@ -238,8 +237,7 @@ void GradientReducer::State::warn_of_local_step() {
   if (!local.were_applied())
     return;
   const bool returned = local.were_returned();
-  log(LogLevel::warn,
-      "DistributedDataParallel: '",
+  log_warning("DistributedDataParallel: '",
       local.name(),
       "' has changed after ",
       returned ? "torch::autograd::grad" : "a backward inside no_sync()",
@@ -311,10 +309,8 @@ void GradientReducer::State::after_reduced_forward(ForwardOutputs& outputs) {
   }
   translate_failures(cat("DistributedDataParallel: forward on rank ", group.job_rank()), [&] {
     Tensors tensors;
-    if (finds_unused()) {
-      for (const ForwardOutput& output : outputs)
-        tensors.push_back(output.tensor);
-    }
+    if (finds_unused())
+      tensors = mapped(outputs, &ForwardOutput::tensor);
     parts.reducer->prepare_for_backward(tensors);
     if (finds_unused())
       join_outputs(outputs);

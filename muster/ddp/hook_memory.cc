@@ -23,8 +23,7 @@ void FiniteStep::look(const Tensor& average) {
 
 // One wait for all buckets, whose types may differ.
 bool FiniteStep::end() {
-  const Tensors finite =
-      mapped(std::exchange(largest_, {}), [](const Tensor& one) { return one.isfinite(); });
+  const Tensors finite = mapped(std::exchange(largest_, {}), &Tensor::isfinite);
   return finite.empty() || at::stack(finite).all().item<bool>();
 }
 

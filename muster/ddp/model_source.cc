@@ -197,7 +197,7 @@ PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredPara
 void PartialSource::for_each_parameter(const std::function<void(const Tensor&)>& visit) const {
   Tensors all;
   whole_->for_each_parameter([&](const Tensor& tensor) { all.push_back(tensor); });
-  auto now = mapped(all, [](const Tensor& tensor) { return tensor.unsafeGetTensorImpl(); });
+  const auto now = mapped(all, &Tensor::unsafeGetTensorImpl);
   if (!std::ranges::equal(now, visited_)) {
     follow(whole_->parameters());
     visited_.assign(now.begin(), now.end());

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
@@ -18,10 +19,7 @@ class Sink : public torch::autograd::Function<Sink> {
     context->set_materialize_grads(false);  // no gradient stays none
     // Outputs keep their memory and version: changing an output in place is seen as without the
     // sink.
-    Tensors joined;
-    for (const Tensor& output : outputs)
-      joined.push_back(output.detach());
-    return joined;
+    return mapped(outputs, &Tensor::detach);
   }
   static Tensors backward(torch::autograd::AutogradContext* /*context*/, const Tensors& gradients) {
     return gradients;

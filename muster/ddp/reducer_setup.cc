@@ -183,7 +183,7 @@ ReducerParts make_reducer(const TrainedParameters& parameters,
   const bool finds_unused = options.find_unused_parameters && !options.static_graph;
   auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
       parameters.tensors, first_limits(first_cap, cap, finds_unused), parameters.sparse));
-  std::reverse(buckets.begin(), buckets.end());  // backward reaches the last parameters first
+  std::ranges::reverse(buckets);  // backward reaches the last parameters first
   std::unordered_map<size_t, std::string> names;
   for (const size_t i : indices_of(parameters.names))
     names[i] = parameters.names[i];

@@ -36,8 +36,7 @@ void warn_of_renormalized(const char* owner,
   if (group.size() == 1 || group.rank() != 0)
     return;
   for (const NamedTensor& weight : weights) {
-    log(LogLevel::warn,
-        owner,
+    log_warning(owner,
         ": expected forwards that leave the weights as they are, got ",
         weight.name.empty() ? "an embedding" : cat("the embedding '", weight.name, "'"),
         " with max_norm, whose forward scales the rows that a rank looks up, on that rank "

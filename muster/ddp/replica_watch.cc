@@ -104,7 +104,7 @@ void ReplicaWatch::judge_outside(const RankSteps& steps) {
 
 void ReplicaWatch::warn(const std::string& text) const {
   if (group_.rank() == 0)
-    log(LogLevel::warn, "DistributedDataParallel: ", text);
+    log_warning("DistributedDataParallel: ", text);
 }
 
 }  // namespace muster

@@ -2,7 +2,6 @@
 // host.
 #include "muster/ddp/same_samples.h"
 
-#include <numeric>
 
 #include "muster/base/strings.h"
 
@@ -11,10 +10,8 @@ namespace muster {
 std::optional<Twins> SameSamples::judge(const std::vector<RankGradient>& gradients) {
   if (is_decided() || gradients.empty())
     return std::nullopt;
-  if (judged_ == 0) {
-    twins_.resize(gradients.size() - 1);
-    std::iota(twins_.begin(), twins_.end(), 0);
-  }
+  if (judged_ == 0)
+    twins_ = numbers_below(gradients.size() - 1);
   std::erase_if(twins_, [&](size_t at) {
     return !gradients[at].sample.has_bits_of(gradients[at + 1].sample);
   });

@@ -27,10 +27,8 @@ constexpr size_t kRecentSteps = 64;
 
 std::vector<void*> parameters_with_gradients(Optimizer& optimizer) {
   std::vector<void*> found;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const Tensor& parameter : with_gradients(group))
-      found.push_back(parameter.unsafeGetTensorImpl());
-  }
+  for (const auto& group : optimizer.param_groups())
+    append_mapped(found, with_gradients(group), &Tensor::unsafeGetTensorImpl);
   return found;
 }
 

@@ -48,8 +48,7 @@ void require_agreement(ProcessGroup& group,
                        const Terms& terms) {
   const auto by_rank = mapped(group.all_gather_bytes(agree_message(wrong, terms), owner),
                               [](const std::string& bytes) { return split(bytes, '\n'); });
-  const size_t most =
-      std::ranges::max(by_rank, {}, [](const auto& lines) { return lines.size(); }).size();
+  const size_t most = std::ranges::max(by_rank, {}, std::ranges::size).size();
   // What is wrong on one rank comes first: it may be the reason for the differences.
   for (const auto& lines : by_rank) {
     if (!lines[0].empty())

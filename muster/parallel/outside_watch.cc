@@ -30,7 +30,7 @@ void OutsideWatch::compare(ProcessGroup& group) {
   ++compared_;
   const bool have_come_apart = leaves_.judge(all_gather_rows(group, leaves_.sample()));
   if (have_come_apart && group.rank() == 0) {
-    log(LogLevel::warn, subject_, ": ", outside_leaves_warning(leaves_, group.job_rank()));
+    log_warning(subject_, ": ", outside_leaves_warning(leaves_, group.job_rank()));
   }
 }
 

@@ -22,6 +22,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/lists.h"
+#include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/bounded_wait.h"
@@ -88,9 +89,7 @@ Place place_of(int rank, const Strings& hosts) {
     }
     ranks.push_back(other);
   }
-  const auto smallest = std::ranges::min_element(
-      place.ranks_of_hosts, {}, [](const Ints& ranks) { return ranks.size(); });
-  place.columns = count_of(*smallest);
+  place.columns = count_of(std::ranges::min(place.ranks_of_hosts, {}, std::ranges::size));
   place.even = place.columns * std::ssize(place.ranks_of_hosts) == place.num_ranks;
   return place;
 }
@@ -399,13 +398,9 @@ class HierarchicalBackend : public OverGloo {
   // The parts that belong to each host's ranks.
   TensorLists rows_of_hosts(const Tensor& whole) const {
     const auto parts = whole.view({getSize(), -1}).unbind(0);
-    TensorLists found;
-    for (const auto& ranks : place_.ranks_of_hosts) {
-      Tensors& rows = found.emplace_back();
-      for (const int rank : ranks)
-        rows.push_back(parts[rank]);
-    }
-    return found;
+    return mapped(place_.ranks_of_hosts, [&](const Ints& ranks) {
+      return mapped(ranks, [&](int rank) { return parts[rank]; });
+    });
   }
 
   // A mean of halves is made from floats: their sum may be more than their type has.

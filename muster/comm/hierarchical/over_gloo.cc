@@ -11,7 +11,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <numeric>
 
 #include "muster/base/callback.h"
 #include "muster/base/error.h"
@@ -378,8 +377,7 @@ WorkPtr OverGloo::alltoall(Tensors& outputs, Tensors& inputs, const AllToAllOpti
     Tensors flat =
         mapped(inputs, [&](const Tensor& input) { return as_bytes(plain(input)).view(-1); });
     Tensor from = at::cat(flat);
-    const int64_t length = std::accumulate(received.begin(), received.end(), int64_t{0});
-    Tensor to = at::empty({length}, from.options());
+    Tensor to = at::empty({sum_of(received)}, from.options());
     const auto pieces = to.split_with_sizes(received);
     for (const size_t i : indices_of(outputs))
       call.copy_afterwards(pieces[i].view(type), outputs[i]);

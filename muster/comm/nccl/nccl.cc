@@ -215,7 +215,7 @@ void begin_gpu_thread(Device device) noexcept {
     load_plugin().begin_thread(device.index());
     end_turns_at_exit();
   } catch (const std::exception& error) {
-    log(LogLevel::debug, "cuda: ", error.what());
+    log_debug("cuda: ", error.what());
   }
 }
 

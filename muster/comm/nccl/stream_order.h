@@ -62,7 +62,7 @@ class OnStream : NoCopy {
     try {
       let_wait(*callers_, guard_->current_stream());
     } catch (const std::exception& error) {
-      log(LogLevel::debug, "a stream of a GPU was not waited for: ", error.what());
+      log_debug("a stream of a GPU was not waited for: ", error.what());
     }
   }
 

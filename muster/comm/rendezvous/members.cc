@@ -91,8 +91,7 @@ void wait_for_all(c10d::Store& store, const RankIdentity& self, milliseconds tim
     }
     if (!has_said && first_word.passed()) {
       has_said = true;
-      log(LogLevel::info,
-          "rendezvous: waiting for rank(s) ",
+      log_info("rendezvous: waiting for rank(s) ",
           join(missing_ranks(store, self.world_size), ", "),
           " of ",
           self.world_size);
@@ -132,8 +131,7 @@ void tell_differences(const RankIdentities& members, const RankIdentity& self) {
     for (const RankIdentity& member : members) {
       if (member.*version == members[0].*version || (member.*version).empty())
         continue;
-      log(LogLevel::warn,
-          "rendezvous: ",
+      log_warning("rendezvous: ",
           what,
           " ",
           members[0].*version,

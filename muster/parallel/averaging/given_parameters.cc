@@ -52,8 +52,7 @@ void require_present(const char* owner,
   for (const Tensor& tensor : kept) {
     if (is_held_elsewhere(tensor, counts[tensor.unsafeGetTensorImpl()]) || !is_news(owner))
       continue;
-    log(LogLevel::warn,
-        owner,
+    log_warning(owner,
         ": expected parameters that a model has, got one of shape [",
         sizes_text(tensor),
         "] that only the ",

@@ -6,7 +6,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
 #include <utility>
 
 #include "muster/base/indices_of.h"
@@ -70,15 +70,13 @@ bool keeps_parameters(const ProcessGroup& group, const ParameterServerOptions& o
 // The largest parameters are given out first, each to the server that has the fewest bytes. The
 // sort is stable and ties go to the first server, so all ranks compute the same shards.
 TensorLists parameter_shards(const Tensors& parameters, int servers) {
-  Indices by_size(parameters.size());
-  std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
-    return parameters[a].nbytes() > parameters[b].nbytes();
-  });
+  Indices by_size = numbers_below(parameters.size());
+  std::ranges::stable_sort(
+      by_size, std::greater<>(), [&](size_t i) { return parameters[i].nbytes(); });
   Indices bytes(servers, 0);
   Indices server_of(parameters.size());
   for (const size_t i : by_size) {
-    const auto least = std::min_element(bytes.begin(), bytes.end());
+    const auto least = std::ranges::min_element(bytes);
     // An empty parameter counts as a byte, so that many of them are spread too.
     *least += std::max<size_t>(parameters[i].nbytes(), 1);
     server_of[i] = least - bytes.begin();

@@ -184,7 +184,7 @@ ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) 
     thread.join();
   // The sessions have ended, so nobody uses the pairs any more.
   state.workers.clear();
-  std::sort(state.report.lost.begin(), state.report.lost.end());
+  std::ranges::sort(state.report.lost);
   if (state.failure)
     std::rethrow_exception(state.failure);
   if (state.finished == 0) {
@@ -345,8 +345,7 @@ void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by
   report.lost.push_back(lost);
   const size_t left =
       filtered_indices(workers.size(), [this](size_t i) { return pace.here(i); }).size();
-  log(LogLevel::warn,
-      "parameter server rank ",
+  log_warning("parameter server rank ",
       rank,
       ": worker rank ",
       job_ranks[lost],

@@ -16,6 +16,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/mapped.h"
 
 namespace muster {
 
@@ -61,8 +62,7 @@ void collect_weights(const Edge& edge, std::unordered_set<Node*>& seen, edge_lis
       continue;
     if (is_weight(next.function.get()))
       weights.push_back(next);
-    for (const Edge& below : next.function->next_edges())
-      todo.push_back(below);
+    append_all(todo, next.function->next_edges());
   }
 }
 
@@ -224,7 +224,7 @@ InputBackward backward_of_input(const Tensor& output, const Tensor& gradient, co
   // One run finds the input's gradient and those at all crossings.
   edge_list wanted{to_input};
   for (const Crossing& crossing : crossings)
-    wanted.insert(wanted.end(), crossing.in.begin(), crossing.in.end());
+    append_all(wanted, crossing.in);
   const Tensors found = run_engine({root}, {gradient}, /*accumulates=*/false, wanted);
   result.gradient = found[0];
   auto first = found.begin() + 1;

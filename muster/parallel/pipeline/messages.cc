@@ -7,7 +7,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -31,9 +30,7 @@ constexpr int64_t kMostDimensions = 14;
 ProcessGroup one_way(ProcessGroup& group) {
   if (!capabilities_of(group.backend()).matches_by_order || group.size() == 1)
     return group;
-  Ints all(group.size());
-  std::iota(all.begin(), all.end(), 0);
-  return *group.new_group(all);
+  return *group.new_group(numbers_below(group.size()));
 }
 
 // The members are made in their order, which is the same on all ranks.
@@ -170,7 +167,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
   auto* const words = header.data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(form.type);
   words[1] = dimensions;
-  std::copy(form.sizes.begin(), form.sizes.end(), words + 2);
+  std::ranges::copy(form.sizes, words + 2);
   const int to = receiver(message);
   const int tag = 2 * schedule_.stages * schedule_.micro_batches + message.stage;
   sending_.push_back({channel(group().rank(), to).send_async(header, to, tag), header});

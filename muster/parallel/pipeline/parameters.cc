@@ -133,8 +133,7 @@ std::pair<std::string, StageParameter> parameter_of_line(const std::string& line
                            .type = static_cast<ScalarType>(number_in_line(fields[1])),
                            .sizes = {}};
   if (!fields[2].empty())
-    for (const std::string& size : split(fields[2], ','))
-      parameter.sizes.push_back(number_in_line(size));
+    append_mapped(parameter.sizes, split(fields[2], ','), number_in_line);
   return {fields[3], std::move(parameter)};
 }
 

@@ -67,8 +67,7 @@ void warn_of_other_buffers(const PipelineStages& stages, ProcessGroup& replicas)
     for (const size_t i : indices_of(buffers)) {
       if (by_rank[rank][i] == by_rank[0][i])
         continue;
-      return log(LogLevel::warn,
-                 "pipeline: expected the same values of buffers on all replicas, got others of '",
+      return log_warning("pipeline: expected the same values of buffers on all replicas, got others of '",
                  buffers[i].first,
                  "' on rank ",
                  replicas.job_rank(rank),

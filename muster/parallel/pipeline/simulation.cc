@@ -176,7 +176,7 @@ std::string stuck_actions(const PipelineSchedule& schedule, const PipelineTimeli
 
 // It is the idle time of the rank that idles most.
 double PipelineTimeline::bubble() const {
-  return idle.empty() ? 0 : *std::max_element(idle.begin(), idle.end());
+  return idle.empty() ? 0 : std::ranges::max(idle);
 }
 
 // The times do not matter here: an order that ends, ends with any times.
@@ -220,7 +220,7 @@ PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes&
     refuse_schedule(schedule,
                     "an order in which all end",
                     cat("ranks that wait for ever: ", stuck_actions(schedule, timeline)));
-  timeline.total = *std::max_element(free_at.begin(), free_at.end());
+  timeline.total = std::ranges::max(free_at);
   timeline.idle = mapped(busy, [&](const double time) { return timeline.total - time; });
   return timeline;
 }

@@ -38,8 +38,7 @@ namespace {
 }
 
 int64_t parameter_bytes_of(const Module& module) {
-  return sum_of<int64_t>(module.parameters(),
-                         [&](const Tensor& parameter) { return bytes_of_tensor(parameter); });
+  return sum_of<int64_t>(module.parameters(), bytes_of_tensor);
 }
 
 // A GPU works on after its calls have returned, so it is waited for before the clock is read.
@@ -151,11 +150,8 @@ void try_last_stage(const std::vector<LayerCost>& costs,
 
 // Throws unless the beginnings rise from 0 and are all layers.
 void check_cut(const StageCut& cut, size_t layers) {
-  const auto falls = [](size_t before, size_t after) {
-    return before >= after;
-  };
   const bool rises =
-      std::adjacent_find(cut.begins.begin(), cut.begins.end(), falls) == cut.begins.end();
+      std::ranges::adjacent_find(cut.begins, std::greater_equal<>()) == cut.begins.end();
   const bool begins_at_0 = !cut.begins.empty() && cut.begins[0] == 0;
   if (begins_at_0 && rises && cut.begins.back() < layers)
     return;

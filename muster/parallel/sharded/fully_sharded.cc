@@ -205,8 +205,7 @@ void end_whole(FullyShardedSet& set) {
     for (const auto& unit : set.units)
       unit->take_parts();
   } catch (const std::exception& error) {
-    log(LogLevel::error,
-        "whole_parameters: the parameters were not divided again: ",
+    log_error("whole_parameters: the parameters were not divided again: ",
         first_line(error),
         " (rank ",
         set.group.job_rank(),

@@ -42,8 +42,7 @@ void FullyShardedSet::warn_of_late_parameters(const Module& module) {
     const bool is_known = owners.contains(which) || is_of_wrapped_model(parameter);
     if (is_known || !parameter.requires_grad() || !late.insert(which).second || group.rank() != 0)
       continue;
-    log(LogLevel::warn,
-        "fully sharded: expected every trained parameter to be there at wrap(), got '",
+    log_warning("fully sharded: expected every trained parameter to be there at wrap(), got '",
         item.key(),
         "' later, so parameters() does not have it and its gradient is not averaged (rank ",
         group.job_rank(),

@@ -34,7 +34,7 @@ void SampledGradients::drop() {
 void SameSamplesWarning::say(const std::optional<Twins>& twins, const ProcessGroup& group) {
   if (!twins || group.rank() != 0 || std::exchange(said_, true))
     return;
-  log(LogLevel::warn, subject_, ": ", same_samples_warning(*twins, group.job_rank()));
+  log_warning(subject_, ": ", same_samples_warning(*twins, group.job_rank()));
 }
 
 }  // namespace muster
