@@ -7,6 +7,7 @@
 #include <map>
 
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -118,9 +119,8 @@ void copy_member_ties(const Module& from, const Module& to, Device device) {
     const std::vector<LayerMember> of_copy = members_of(*targets[i]);
     for (const size_t j : indices_of(members)) {
       const Tensor& member = *members[j].tensor;
-      const auto copy = copies.find(member.unsafeGetTensorImpl());
-      if (copy != copies.end())
-        *of_copy[j].tensor = copy->second;
+      if (const Tensor* const copy = value_at(copies, member.unsafeGetTensorImpl()))
+        *of_copy[j].tensor = *copy;
       else if (member.defined())
         *of_copy[j].tensor = member.to(device);
     }

@@ -13,6 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lock.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/ddp/layer_members.h"
 #include "muster/ddp/renormalized.h"
@@ -212,10 +213,10 @@ void PartialSource::follow(const ModelTensors& items) const {
   const Lock lock(mutex_);
   bool has_changed = false;
   for (const NamedTensor& item : items) {
-    const auto found = named_.find(item.name);
-    if (found == named_.end() || found->second.is_same(item.tensor))
+    Tensor* const found = value_at(named_, item.name);
+    if (found == nullptr || found->is_same(item.tensor))
       continue;
-    found->second = item.tensor;
+    *found = item.tensor;
     has_changed = true;
   }
   if (!has_changed)

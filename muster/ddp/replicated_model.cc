@@ -12,6 +12,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
@@ -89,8 +90,8 @@ Tensors ReplicatedModel::new_parameters() const {
   const auto known = by_tensor(identities_);
   Tensors found;
   model_->for_each_parameter([&](const Tensor& tensor) {
-    const auto before = known.find(tensor.unsafeGetTensorImpl());
-    if (before == known.end() || !before->second->same_values(identity_of(tensor)))
+    const ParameterIdentity* const before = find_or(known, tensor.unsafeGetTensorImpl());
+    if (before == nullptr || !before->same_values(identity_of(tensor)))
       found.push_back(tensor.detach());
   });
   return found;
@@ -114,10 +115,9 @@ bool ReplicatedModel::only_freezes(const ParameterIdentities& now) const {
     return false;
   const auto known = by_tensor(identities_);
   return all_of(now, [&](const ParameterIdentity& identity) {
-    const auto before = known.find(identity.tensor);
-    if (before == known.end() || !before->second->same_values(identity))
-      return false;
-    return before->second->trained || !identity.trained;
+    const ParameterIdentity* const before = find_or(known, identity.tensor);
+    return before != nullptr && before->same_values(identity) &&
+           (before->trained || !identity.trained);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/optim/kernels.h"
@@ -40,10 +41,8 @@ struct OfAdamW {
 
 template <class Kind>
 typename Kind::State* adam_state(typename Kind::Base& optimizer, void* parameter) {
-  const auto found = optimizer.state().find(parameter);
-  if (found == optimizer.state().end())
-    return nullptr;
-  return static_cast<typename Kind::State*>(found->second.get());
+  const auto* const found = value_at(optimizer.state(), parameter);
+  return found == nullptr ? nullptr : static_cast<typename Kind::State*>(found->get());
 }
 
 // The state as torch::optim makes it at a parameter's first step.

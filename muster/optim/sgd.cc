@@ -8,6 +8,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/optim/kernels.h"
@@ -25,8 +26,8 @@ const Options& sgd_options(const torch::optim::OptimizerParamGroup& group) {
 }
 
 State* momentum_of(torch::optim::SGD& optimizer, void* parameter) {
-  const auto found = optimizer.state().find(parameter);
-  return found == optimizer.state().end() ? nullptr : static_cast<State*>(found->second.get());
+  const auto* const found = value_at(optimizer.state(), parameter);
+  return found == nullptr ? nullptr : static_cast<State*>(found->get());
 }
 
 // Without dampening, a momentum of zeros becomes the first gradient, bit for bit. With it, the

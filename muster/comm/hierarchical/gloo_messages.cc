@@ -25,6 +25,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/lock.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/shm/mailbox.h"
@@ -212,9 +213,9 @@ bool GlooMessages::Shared::open(const std::shared_ptr<Received>& message,
     leave_behind(message->of_content);
   }
   const std::lock_guard lock_of_all(mutex);
-  const auto found = last.find({message->from, slot_of_content(message->wanted)});
-  if (found != last.end() && found->second == message)
-    last.erase(found);
+  const Key key{message->from, slot_of_content(message->wanted)};
+  if (find_or(last, key) == message)
+    last.erase(key);
   return true;
 }
 

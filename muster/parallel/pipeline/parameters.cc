@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
@@ -216,14 +217,14 @@ std::string untied_problem(const PipelineStages& stages,
     if (untied.empty())
       continue;  // of a stage with many layers, a list of names would take as long as some layers
     for (const auto& item : stage.module->named_parameters()) {
-      const auto found = untied.find(item.value().unsafeGetTensorImpl());
-      if (found == untied.end() || !item.value().requires_grad())
+      const auto* const found = value_at(untied, item.value().unsafeGetTensorImpl());
+      if (found == nullptr || !item.value().requires_grad())
         continue;
       return cat(
           "expected weights that stages of several ranks share to be tied, got '",
           item.key(),
           "', which stages ",
-          join(found->second.stages, ", "),
+          join(found->stages, ", "),
           " share, untied (rank ",
           group.job_rank(),
           "); call pipeline.tie(weight) on all ranks, for each such weight, before the first step");
@@ -290,8 +291,8 @@ TensorPieces pieces_of_stages(const PipelineStages& stages,
   for (const PipelineStage& stage : stages) {
     for (TensorPiece& piece : parallel_pieces(*stage.module)) {
       const TensorImpl* which = piece.tensor.unsafeGetTensorImpl();
-      if (const auto found = tied_weights.find(which); found != tied_weights.end()) {
-        name_as_tied(piece, *found->second);
+      if (const TiedWeight* const weight = find_or(tied_weights, which)) {
+        name_as_tied(piece, *weight);
       } else {
         piece.owner = cat("rank ", group.rank(), " of the pipeline");
       }

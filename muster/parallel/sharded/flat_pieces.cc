@@ -4,6 +4,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/tensor_text.h"
 
 namespace muster {
@@ -16,9 +17,8 @@ ParameterNames::ParameterNames(const Module& model) {
 
 // It throws where the model does not have the parameter.
 const Strings& ParameterNames::of(const std::string& owner, const Tensor& parameter) const {
-  const auto found = names_.find(parameter.unsafeGetTensorImpl());
-  if (found != names_.end())
-    return found->second;
+  if (const auto* const found = value_at(names_, parameter.unsafeGetTensorImpl()))
+    return *found;
   throw invalid_argument(
       owner,
       ": expected the model whose parameters are divided, got one without a parameter of shape [",

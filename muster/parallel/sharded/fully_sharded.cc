@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -148,8 +149,8 @@ namespace {
 
 // This rank's parts of a parameter.
 Tensors parts_of(const FullyShardedSet& set, const Tensor& parameter) {
-  const auto owner = set.owners.find(parameter.unsafeGetTensorImpl());
-  if (owner == set.owners.end()) {
+  const FullyShardedUnit* const owner = find_or(set.owners, parameter.unsafeGetTensorImpl());
+  if (owner == nullptr) {
     throw invalid_argument(
         "fully sharded: expected groups of the wrapped modules' parameters, got "
         "another one of shape [",
@@ -158,11 +159,10 @@ Tensors parts_of(const FullyShardedSet& set, const Tensor& parameter) {
         set.group.job_rank(),
         "); wrap the module that it is in first");
   }
-  const FullyShardedUnit& unit = *owner->second;
   Tensors parts;
-  for (const size_t i : indices_of(unit.pieces))
-    if (unit.parameters[unit.pieces[i].parameter].is_same(parameter))
-      parts.push_back(unit.tensors[i]);
+  for (const size_t i : indices_of(owner->pieces))
+    if (owner->parameters[owner->pieces[i].parameter].is_same(parameter))
+      parts.push_back(owner->tensors[i]);
   return parts;
 }
 
@@ -206,10 +206,10 @@ void end_whole(FullyShardedSet& set) {
       unit->take_parts();
   } catch (const std::exception& error) {
     log_error("whole_parameters: the parameters were not divided again: ",
-        first_line(error),
-        " (rank ",
-        set.group.job_rank(),
-        "); restore them from a checkpoint");
+              first_line(error),
+              " (rank ",
+              set.group.job_rank(),
+              "); restore them from a checkpoint");
   }
 }
 

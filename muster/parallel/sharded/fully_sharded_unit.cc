@@ -16,6 +16,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/nccl/stream_order.h"
@@ -81,8 +82,8 @@ std::string tied_apart(const std::string& name, const ProcessGroup& group) {
 // of this one.
 std::string assigned_apart(const FullyShardedSet& set, const FullyShardedModuleView& view) {
   for (const AssignedMember& member : view.assigned) {
-    const auto owner = set.owners.find(member.tensor.unsafeGetTensorImpl());
-    if (owner != set.owners.end() && !owner->second->modules.contains(member.layer))
+    const auto* const owner = find_or(set.owners, member.tensor.unsafeGetTensorImpl());
+    if (owner != nullptr && !owner->modules.contains(member.layer))
       return tied_apart(member.name, set.group);
   }
   for (const AssignedMember& member : set.assigned) {
@@ -129,10 +130,9 @@ FullyShardedModuleView view_of_module(const FullyShardedSet& set, Module& module
   TensorImpls seen;
   const auto look_at = [&](const Module& inner, const NamedTensor& parameter) {
     const TensorImpl* const which = parameter.tensor.unsafeGetTensorImpl();
-    const auto owner = set.owners.find(which);
-    if (owner != set.owners.end()) {
+    if (const auto* const owner = find_or(set.owners, which)) {
       view.outer = true;
-      if (!owner->second->modules.contains(&inner))
+      if (!owner->modules.contains(&inner))
         view.wrong = tied_apart(parameter.name, set.group);
     } else if (seen.insert(which).second) {
       view.parameters.push_back(parameter.tensor);
@@ -499,8 +499,9 @@ size_t FullyShardedUnit::gradients_of_graph() const {
       return false;
     if (nodes == nullptr || nodes->empty())
       return true;
-    const auto found = nodes->find(torch::autograd::impl::grad_accumulator(parameter).get());
-    return found != nodes->end() && found->second.needed_;
+    const auto* const found =
+        value_at(*nodes, torch::autograd::impl::grad_accumulator(parameter).get());
+    return found != nullptr && found->needed_;
   };
   return std::ranges::count_if(parameters, is_added_to);
 }

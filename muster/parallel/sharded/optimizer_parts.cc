@@ -22,6 +22,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -113,8 +114,8 @@ void part_check_kinds(Optimizer& part, Optimizer& whole) {
 
 // It returns null where the optimizer has no state of the tensor yet.
 OptimizerParamState* part_found(Optimizer& optimizer, const Tensor& tensor) {
-  const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
-  return found == optimizer.state().end() ? nullptr : found->second.get();
+  const auto* const found = value_at(optimizer.state(), tensor.unsafeGetTensorImpl());
+  return found == nullptr ? nullptr : found->get();
 }
 
 // What a rank knows of a parameter's state: the step, and which tensors there are.
