@@ -21,7 +21,7 @@ class Module;
 namespace torch::optim {
 class Optimizer;
 class OptimizerParamGroup;
-}
+}  // namespace torch::optim
 
 namespace muster {
 

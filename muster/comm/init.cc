@@ -105,8 +105,8 @@ void log_backend(const std::string& backend, const InitOptions& options, size_t 
   static std::atomic<bool> told = false;
   if (options.device.is_cuda() && !capabilities_of(backend).on_gpus) {
     log_info("process group: ",
-        backend,
-        ", CUDA tensors staged through host memory (a rank without a GPU of its own)");
+             backend,
+             ", CUDA tensors staged through host memory (a rank without a GPU of its own)");
   } else if (!told.exchange(true)) {
     log_info("process group: ", plural(ranks, "rank"), " over ", backend);
   }
@@ -122,8 +122,7 @@ ProcessGroup make_group(const Rendezvous& rendezvous,
   const std::string backend = choose_backend(members, backend_asked(options));
   open_own_activity();
   describe_late_ranks(/*names_are_the_jobs=*/true);
-  set_warning([](const std::string& text) { log_warning(text); },
-              "MUSTER_COLLECTIVE_TIMEOUT");
+  set_warning([](const std::string& text) { log_warning(text); }, "MUSTER_COLLECTIVE_TIMEOUT");
   if (place == 0)
     log_backend(backend, options, members.size());
   remember_processes(members, members[place]);

@@ -6,7 +6,6 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

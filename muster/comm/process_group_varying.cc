@@ -137,8 +137,7 @@ std::vector<GivenRows> tell_each_other(const char* operation,
                                        const Tensor& input,
                                        ProcessGroup& group) {
   std::vector<GivenRows> all =
-      mapped(group.all_gather_bytes(written(given_rows(input, group.device())), what),
-             read_given);
+      mapped(group.all_gather_bytes(written(given_rows(input, group.device())), what), read_given);
   expect_alike(operation, all);
   const auto typed = std::ranges::find(all, true, &GivenRows::has_type);
   if (typed == all.end())

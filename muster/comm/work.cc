@@ -109,7 +109,8 @@ void abort_on_gpu(const WorkPtr& work) {
     std::thread(abort).detach();
   }
   if (over->get_future().wait_for(kAwaitAbort) != std::future_status::ready)
-    log_warning("an operation of a GPU is not aborted yet: another one hangs there, in another group");
+    log_warning(
+        "an operation of a GPU is not aborted yet: another one hangs there, in another group");
 }
 
 // An operation that is still under way after a failure spoils the group for later calls.

@@ -187,7 +187,8 @@ void ModelReplicas::warn_of_lost_tie(const TensorLists& outputs) {
   if (!tie)
     return;
   const auto names = model_->named_parameters().keys();
-  log_warning("DataParallel: expected copies that compute with what the model computes with, got '",
+  log_warning(
+      "DataParallel: expected copies that compute with what the model computes with, got '",
       names[tie->in_copies],
       "' in the place of '",
       names[tie->in_model],

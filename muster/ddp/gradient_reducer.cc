@@ -75,7 +75,8 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
     dropped.push_back(before.names[i]);
   }
   if (!dropped.empty() && group.rank() == 0)
-    log_warning("DistributedDataParallel: expected parameters to stay trained between no_sync() and "
+    log_warning(
+        "DistributedDataParallel: expected parameters to stay trained between no_sync() and "
         "the backward that averages, got '",
         muster::join(dropped, "', '"),
         "' frozen, whose gradients are dropped (rank ",
@@ -238,13 +239,13 @@ void GradientReducer::State::warn_of_local_step() {
     return;
   const bool returned = local.were_returned();
   log_warning("DistributedDataParallel: '",
-      local.name(),
-      "' has changed after ",
-      returned ? "torch::autograd::grad" : "a backward inside no_sync()",
-      ", whose gradients are this rank's alone (rank ",
-      group.job_rank(),
-      "); if an optimizer has stepped on them, the ranks' weights differ from here on: ",
-      returned ? kGrad : kNoSync);
+              local.name(),
+              "' has changed after ",
+              returned ? "torch::autograd::grad" : "a backward inside no_sync()",
+              ", whose gradients are this rank's alone (rank ",
+              group.job_rank(),
+              "); if an optimizer has stepped on them, the ranks' weights differ from here on: ",
+              returned ? kGrad : kNoSync);
   local.forget();
   local_step_said = true;
 }

@@ -165,7 +165,8 @@ void GradientReducer::State::say_that_trial_rests() {
   if (!trial->running() || trial_rests_said || group.rank() != 0)
     return;
   trial_rests_said = true;
-  log_info("DistributedDataParallel: the trial of bucket sizes pauses inside join(); until it has run, "
+  log_info(
+      "DistributedDataParallel: the trial of bucket sizes pauses inside join(); until it has run, "
       "buckets have PyTorch's size; train some steps outside join() first, or give bucket_cap_mb a "
       "number");
 }

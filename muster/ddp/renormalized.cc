@@ -36,7 +36,8 @@ void warn_of_renormalized(const char* owner,
   if (group.size() == 1 || group.rank() != 0)
     return;
   for (const NamedTensor& weight : weights) {
-    log_warning(owner,
+    log_warning(
+        owner,
         ": expected forwards that leave the weights as they are, got ",
         weight.name.empty() ? "an embedding" : cat("the embedding '", weight.name, "'"),
         " with max_norm, whose forward scales the rows that a rank looks up, on that rank "

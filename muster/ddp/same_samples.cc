@@ -2,7 +2,6 @@
 // host.
 #include "muster/ddp/same_samples.h"
 
-
 #include "muster/base/strings.h"
 
 namespace muster {

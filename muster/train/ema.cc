@@ -182,8 +182,7 @@ void Ema::follow_weights() {
 }
 
 void Ema::warn_if_left_out() const {
-  const auto weights =
-      mapped_to<std::set<const void*>>(weights_, &Tensor::unsafeGetTensorImpl);
+  const auto weights = mapped_to<std::set<const void*>>(weights_, &Tensor::unsafeGetTensorImpl);
   ResumedObjects::of_process().warn_if_left_out("ema", "its model", this, weights);
 }
 

@@ -61,8 +61,7 @@ void check_each_once(const StepModels& models, const Tensors& parameters) {
 }
 
 void check_trains_models(const StepModels& models, const Optimizers& optimizers) {
-  const TensorImpls of_models =
-      parameters_of_models(models, [](const StepModel&) { return true; });
+  const TensorImpls of_models = parameters_of_models(models, [](const StepModel&) { return true; });
   const auto is_of_models = [&](const Tensor& parameter) {
     return of_models.contains(parameter.unsafeGetTensorImpl()) ||
            optim::has_divided_gradient(parameter);

@@ -31,10 +31,10 @@ struct ScatterOptions;
 
 namespace muster {
 
-using c10d::AllToAllOptions;
 using c10d::AllgatherOptions;
 using c10d::AllreduceCoalescedOptions;
 using c10d::AllreduceOptions;
+using c10d::AllToAllOptions;
 using c10d::BarrierOptions;
 using c10d::BroadcastOptions;
 using c10d::GatherOptions;

@@ -10,11 +10,11 @@ namespace muster {
 using c10::kBFloat16;
 using c10::kBool;
 using c10::kByte;
-using c10::kCPU;
-using c10::kCUDA;
 using c10::kChar;
 using c10::kComplexDouble;
 using c10::kComplexFloat;
+using c10::kCPU;
+using c10::kCUDA;
 using c10::kDouble;
 using c10::kFloat;
 using c10::kHalf;

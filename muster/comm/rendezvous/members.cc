@@ -92,9 +92,9 @@ void wait_for_all(c10d::Store& store, const RankIdentity& self, milliseconds tim
     if (!has_said && first_word.passed()) {
       has_said = true;
       log_info("rendezvous: waiting for rank(s) ",
-          join(missing_ranks(store, self.world_size), ", "),
-          " of ",
-          self.world_size);
+               join(missing_ranks(store, self.world_size), ", "),
+               " of ",
+               self.world_size);
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongestPause);
@@ -132,15 +132,15 @@ void tell_differences(const RankIdentities& members, const RankIdentity& self) {
       if (member.*version == members[0].*version || (member.*version).empty())
         continue;
       log_warning("rendezvous: ",
-          what,
-          " ",
-          members[0].*version,
-          " on ",
-          name_of(members[0]),
-          " and ",
-          member.*version,
-          " on ",
-          name_of(member));
+                  what,
+                  " ",
+                  members[0].*version,
+                  " on ",
+                  name_of(members[0]),
+                  " and ",
+                  member.*version,
+                  " on ",
+                  name_of(member));
       return;
     }
   };

@@ -112,7 +112,8 @@ void DiLoCo::warn_of_other_memory() {
   if (warned_ || group_.rank() > 0 || !memory_.is_other())
     return;
   warned_ = true;
-  log_warning("DiLoCo: expected take_present() where weights are loaded after the constructor, got "
+  log_warning(
+      "DiLoCo: expected take_present() where weights are loaded after the constructor, got "
       "parameters with other memory in step ",
       steps_,
       " without it (rank ",

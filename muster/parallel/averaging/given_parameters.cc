@@ -53,13 +53,13 @@ void require_present(const char* owner,
     if (is_held_elsewhere(tensor, counts[tensor.unsafeGetTensorImpl()]) || !is_news(owner))
       continue;
     log_warning(owner,
-        ": expected parameters that a model has, got one of shape [",
-        sizes_text(tensor),
-        "] that only the ",
-        owner,
-        " has; if a module was replaced, make the ",
-        owner,
-        " anew on all ranks");
+                ": expected parameters that a model has, got one of shape [",
+                sizes_text(tensor),
+                "] that only the ",
+                owner,
+                " has; if a module was replaced, make the ",
+                owner,
+                " anew on all ranks");
   }
 }
 

@@ -178,7 +178,8 @@ void BatchAgreement::warn_of_other_batches(const std::vector<Row>& rows, int64_t
   compared_ = kComparedBatches;
   if (!is_first())
     return;
-  log_warning("pipeline: expected the first stage's rank and the last stage's to read the same batch, got "
+  log_warning(
+      "pipeline: expected the first stage's rank and the last stage's to read the same batch, got "
       "another input and another target on rank ",
       group_.job_rank(last()),
       " in step ",

@@ -241,7 +241,8 @@ void Pipeline::State::warn_without_replicas() const {
   const bool is_told = group.rank() > 0 || steps > 0 || replicas.has_value();
   if (is_told || job_ranks() <= group.size() || has_layer_parts)
     return;
-  log_warning("pipeline: expected average_over for the replicas that a job of ",
+  log_warning(
+      "pipeline: expected average_over for the replicas that a job of ",
       job_ranks(),
       " ranks has beside this pipeline's ",
       group.size(),
@@ -343,7 +344,8 @@ void Pipeline::State::follow_gradients() {
 void Pipeline::State::warn_of_local_step() {
   if (!local.were_applied())
     return;
-  log_warning("pipeline: '",
+  log_warning(
+      "pipeline: '",
       local.name(),
       "' has changed after a step with .reduce = false, whose gradients are this rank's alone "
       "(rank ",

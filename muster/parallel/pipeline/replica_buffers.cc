@@ -67,14 +67,15 @@ void warn_of_other_buffers(const PipelineStages& stages, ProcessGroup& replicas)
     for (const size_t i : indices_of(buffers)) {
       if (by_rank[rank][i] == by_rank[0][i])
         continue;
-      return log_warning("pipeline: expected the same values of buffers on all replicas, got others of '",
-                 buffers[i].first,
-                 "' on rank ",
-                 replicas.job_rank(rank),
-                 ": all take those of rank ",
-                 replicas.job_rank(0),
-                 "; set .broadcast_buffers = false where each is to have its own, as the positions "
-                 "of its part of a sequence");
+      return log_warning(
+          "pipeline: expected the same values of buffers on all replicas, got others of '",
+          buffers[i].first,
+          "' on rank ",
+          replicas.job_rank(rank),
+          ": all take those of rank ",
+          replicas.job_rank(0),
+          "; set .broadcast_buffers = false where each is to have its own, as the positions "
+          "of its part of a sequence");
     }
   }
 }

@@ -43,11 +43,11 @@ void FullyShardedSet::warn_of_late_parameters(const Module& module) {
     if (is_known || !parameter.requires_grad() || !late.insert(which).second || group.rank() != 0)
       continue;
     log_warning("fully sharded: expected every trained parameter to be there at wrap(), got '",
-        item.key(),
-        "' later, so parameters() does not have it and its gradient is not averaged (rank ",
-        group.job_rank(),
-        "); replace modules and register parameters before wrap(), or average and step it "
-        "yourself");
+                item.key(),
+                "' later, so parameters() does not have it and its gradient is not averaged (rank ",
+                group.job_rank(),
+                "); replace modules and register parameters before wrap(), or average and step it "
+                "yourself");
   }
 }
 

@@ -114,7 +114,8 @@ void ScatteredGradients::drop_of_frozen() {
     dropped.push_back(cat("[", sizes_text(parameters_[i]), "]"));
   }
   if (!dropped.empty() && group_.rank() == 0)
-    log_warning("sharded gradients: expected parameters to stay trained between no_sync() and the "
+    log_warning(
+        "sharded gradients: expected parameters to stay trained between no_sync() and the "
         "backward that averages, got those of ",
         join(dropped, ", "),
         " frozen, whose gradients are dropped (rank ",
