@@ -29,8 +29,8 @@ std::string agree_message(const std::string& wrong, const Terms& terms) {
 Term agree_term_of_line(const std::string& line) {
   const auto parts = split(line, '\t');
   if (parts.size() < 3)
-    return {.name = line, .value = "nothing"};
-  return {.name = parts[0], .value = parts[1], .otherwise = parts[2]};
+    return {line, "nothing"};
+  return {parts[0], parts[1], parts[2]};
 }
 
 // A rank that sent fewer lines gives an empty one, which reads as a term without a name.
@@ -82,11 +82,11 @@ void require_agreement(ProcessGroup& group,
 
 // The hash covers every bit of a tensor, so models that differ in one value are told apart too.
 Terms terms_of(const std::string& name, const Tensors& tensors) {
-  Terms terms{{.name = cat("number of ", name, "s"), .value = cat(tensors.size())}};
+  Terms terms{{cat("number of ", name, "s"), cat(tensors.size())}};
   for (const size_t i : indices_of(tensors)) {
     const Tensor& tensor = tensors[i];
-    terms.push_back({.name = cat(name, " ", i),
-                     .value = cat(tensor_text(tensor), " with bits ", hash_of_bits(tensor))});
+    terms.push_back(
+        {cat(name, " ", i), cat(tensor_text(tensor), " with bits ", hash_of_bits(tensor))});
   }
   return terms;
 }

@@ -81,10 +81,10 @@ DiLoCo::DiLoCo(const GivenParameters& parameters, ProcessGroup group, DiLoCoOpti
       model_(parameters.model),
       memory_(averaged_ones(parameters.tensors)),
       buffers_(averaged_ones(options_.buffers)) {
-  Terms terms{{.name = "every", .value = cat(options_.every)},
-              {.name = "learning rate", .value = cat(options_.learning_rate)},
-              {.name = "momentum", .value = cat(options_.momentum)},
-              {.name = "nesterov", .value = cat(options_.nesterov)}};
+  Terms terms{{"every", cat(options_.every)},
+              {"learning rate", cat(options_.learning_rate)},
+              {"momentum", cat(options_.momentum)},
+              {"nesterov", cat(options_.nesterov)}};
   append_all(terms, terms_of("parameter", parameters.tensors));
   append_all(terms, terms_of("buffer", options_.buffers));
   require_agreement(group_, "DiLoCo", wrong_diloco(options_, group_.job_rank()), terms);

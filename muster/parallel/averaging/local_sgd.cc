@@ -54,10 +54,9 @@ LocalSGD::LocalSGD(const GivenParameters& parameters, ProcessGroup group, LocalS
       options_(std::move(options)),
       model_(parameters.model),
       averaged_(averaged_ones(parameters.tensors)) {
-  Terms terms{
-      {.name = "every", .value = cat(options_.every)},
-      {.name = "start", .value = cat(options_.start)},
-      {.name = "ranks inside", .value = cat(options_.inside ? options_.inside->size() : 1)}};
+  Terms terms{{"every", cat(options_.every)},
+              {"start", cat(options_.start)},
+              {"ranks inside", cat(options_.inside ? options_.inside->size() : 1)}};
   append_all(terms, terms_of("parameter", parameters.tensors));
   append_all(terms, terms_of("buffer", options_.buffers));
   std::string wrong = wrong_local_sgd(options_, group_.job_rank());

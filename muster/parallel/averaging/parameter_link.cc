@@ -94,9 +94,9 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
                                                   const Tensors& parameters,
                                                   const ParameterServerOptions& options,
                                                   const std::string& wrong) {
-  Terms terms{{.name = "servers", .value = cat(options.servers)},
-              {.name = "staleness", .value = cat(options.staleness)},
-              {.name = "weigh_by_staleness", .value = cat(options.weigh_by_staleness)}};
+  Terms terms{{"servers", cat(options.servers)},
+              {"staleness", cat(options.staleness)},
+              {"weigh_by_staleness", cat(options.weigh_by_staleness)}};
   append_all(terms, terms_of("parameter", parameters));
   // Every rank must make every group, so the options are compared before.
   const std::string wrong_options =

@@ -82,10 +82,10 @@ Terms Replicas::terms() const {
   Terms all;
   for (const PipelineStage& stage : stages_)
     for (const auto& item : stage.module->named_parameters())
-      all.push_back({.name = cat("parameter '", item.key(), "'"),
-                     .value = cat(tensor_text(item.value()),
-                                  may_have_gradient(item.value()) ? ", trained" : ", frozen")});
-  all.push_back({.name = "broadcast_buffers", .value = broadcasts_buffers_ ? "true" : "false"});
+      all.push_back({cat("parameter '", item.key(), "'"),
+                     cat(tensor_text(item.value()),
+                         may_have_gradient(item.value()) ? ", trained" : ", frozen")});
+  all.push_back({"broadcast_buffers", broadcasts_buffers_ ? "true" : "false"});
   if (broadcasts_buffers_)
     append_all(all, terms_of_buffers(stages_));
   return all;

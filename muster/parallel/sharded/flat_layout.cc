@@ -160,7 +160,7 @@ void agree_on_parameters(const std::string& owner,
   std::string trained;
   for (const Tensor& parameter : parameters)
     trained += parameter.requires_grad() ? '1' : '0';
-  terms.push_back({.name = "trained parameters", .value = trained});
+  terms.push_back({"trained parameters", trained});
   // Parameters that this rank refuses may have no memory to hash.
   if (wrong.empty())
     append_all(terms, terms_of("parameter", parameters));

@@ -95,7 +95,7 @@ Terms layer_terms(const torch::nn::Linear& layer, const std::optional<int64_t>& 
   if (layer->bias.defined())
     tensors.push_back(layer->bias);
   Terms terms = terms_of("parameter", tensors);
-  terms.push_back({.name = "sequence_dim", .value = text_of(sequence_dim, "none")});
+  terms.push_back({"sequence_dim", text_of(sequence_dim, "none")});
   return terms;
 }
 
@@ -166,7 +166,7 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whol
       outputs_(whole->weight.size(0)) {
   const int64_t stacks = options_.stacks;
   Terms terms = layer_terms(whole, options_.sequence_dim);
-  terms.push_back({.name = "stacks", .value = cat(stacks, options_.uneven ? ", uneven" : "")});
+  terms.push_back({"stacks", cat(stacks, options_.uneven ? ", uneven" : "")});
   require_agreement(group_, "column_parallel", wrong_column(whole, options_, group_), terms);
   const OwnRows rows = own_rows(outputs_ / stacks, group_);
   weight = register_parameter(

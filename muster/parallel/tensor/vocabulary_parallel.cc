@@ -172,7 +172,7 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(const torch::nn::Embedding& whole,
       options_(options),
       vocabulary_(whole->weight.size(0)) {
   Terms terms = terms_of("parameter", {whole->weight});
-  terms.push_back({.name = "sequence_dim", .value = text_of(options_.sequence_dim, "none")});
+  terms.push_back({"sequence_dim", text_of(options_.sequence_dim, "none")});
   require_agreement(
       group_, "parallel_embedding", wrong_embedding(whole, vocabulary_, group_), terms);
   const OwnRows rows = own_rows(vocabulary_, group_);
