@@ -6,5 +6,6 @@
 namespace muster {
 
 using Lock = std::lock_guard<std::mutex>;
+using UniqueLock = std::unique_lock<std::mutex>;  // may be let go before
 
 }  // namespace muster

@@ -23,6 +23,7 @@
 #include "muster/base/late_ranks.h"
 #include "muster/base/lists.h"
 #include "muster/base/rank_names.h"
+#include "muster/base/strings.h"
 #include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {
@@ -95,7 +96,7 @@ class Agreement {
   const RankNames names_;
   const bool every_call_;
   std::mutex mutex_;
-  std::set<std::string> known_;
+  StringSet known_;
   std::set<int64_t> published_;       // numbers whose keys are in the store
   std::atomic<int64_t> common_ = -1;  // the last that all ranks have published
 };

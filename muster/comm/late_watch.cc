@@ -109,7 +109,7 @@ void LateWatch::start_thread() {
 
 void LateWatch::run() {
   begin_gpu_thread(device_);
-  Lock lock(mutex_);
+  UniqueLock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || !watched_.empty() || newest_of_gpu_; });
     changed_.wait_for(lock, kLookEvery, [&] { return stop_; });
@@ -122,7 +122,7 @@ void LateWatch::run() {
 }
 
 // The lock is free while it tells: new ones go to the end, and nobody else takes any away.
-void LateWatch::look_at_host(Lock& lock) {
+void LateWatch::look_at_host(UniqueLock& lock) {
   for (auto next = watched_.begin(); next != watched_.end();) {
     const auto state = next->state.lock();
     if (!state || state->waited || state->work->isCompleted()) {
@@ -141,7 +141,7 @@ void LateWatch::look_at_host(Lock& lock) {
 
 // The lock is free while it asks the GPU and the store: nobody's next operation waits for that.
 // False where nothing can be asked any more, as the process ends.
-bool LateWatch::look_at_gpu(Lock& lock) {
+bool LateWatch::look_at_gpu(UniqueLock& lock) {
   const GpuTurn turn;
   if (!turn) {
     keep_for_ever(std::move(newest_of_gpu_));

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "muster/base/late_ranks.h"
+#include "muster/base/lock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/torch_types.h"
@@ -54,11 +55,10 @@ class LateWatch : NoCopy {
     bool says_waiting = false;
     std::optional<Clock::time_point> lost_since = {};
   };
-  using Lock = std::unique_lock<std::mutex>;
   void start_thread();
   void run();
-  void look_at_host(Lock& lock);
-  bool look_at_gpu(Lock& lock);
+  void look_at_host(UniqueLock& lock);
+  bool look_at_gpu(UniqueLock& lock);
   bool is_over_on_gpu(const WorkStatePtr& newest);
   void forget_of_gpu();
   void look_for_lost();

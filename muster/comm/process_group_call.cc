@@ -16,6 +16,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
@@ -273,7 +274,7 @@ WorkStatePtr ProcessGroupCall::new_work() const {
 // ranks.
 Work ProcessGroupCall::start_with_all(Start start) {
   auto work = new_work();
-  std::unique_lock<std::mutex> turn(state_->turn, std::defer_lock);
+  UniqueLock turn(state_->turn, std::defer_lock);
   if (state_->agreement)
     turn.lock();
   work->sequence = state_->sequence++;

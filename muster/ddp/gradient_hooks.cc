@@ -13,8 +13,8 @@
 namespace muster {
 
 void GradientHooks::hang(const Tensors& parameters,
-                         const std::function<void(size_t)>& on_gradient,
-                         const std::function<void(size_t)>& on_any_gradient) {
+                         const OnGradient& on_gradient,
+                         const OnGradient& on_any_gradient) {
   remove();
   for (const size_t i : indices_of(parameters)) {
     accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters[i]));

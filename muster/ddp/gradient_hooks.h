@@ -21,11 +21,11 @@ class GradientHooks : NoCopy {
   GradientHooks() = default;
   ~GradientHooks() { remove(); }
 
-  // Replaces the present hooks. Both functions get the parameter's index, in one of autograd's
-  // threads. `on_any_gradient` also comes for gradients of which `on_gradient` does not hear.
+  // Replaces the present hooks. `on_any_gradient` also comes for gradients of which `on_gradient`
+  // does not hear.
   void hang(const Tensors& parameters,
-            const std::function<void(size_t)>& on_gradient,
-            const std::function<void(size_t)>& on_any_gradient = nullptr);
+            const OnGradient& on_gradient,
+            const OnGradient& on_any_gradient = nullptr);
   void remove();
   // In autograd's threads: whether the gradient that is accumulated now is this parameter's, by the
   // accumulator on which the hook hangs.

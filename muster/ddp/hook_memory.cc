@@ -65,14 +65,14 @@ void HookMemory::rescale(double factor) {
     tensor.mul_(factor);
 }
 
-std::map<std::string, Tensor> HookMemory::copies(const std::string& prefix) const {
-  std::map<std::string, Tensor> found;
+NamedTensors HookMemory::copies(const std::string& prefix) const {
+  NamedTensors found;
   for (const auto& [name, tensor] : tensors_)
     found[prefix + name] = tensor.clone();
   return found;
 }
 
-void HookMemory::load(const std::string& prefix, const std::map<std::string, Tensor>& tensors) {
+void HookMemory::load(const std::string& prefix, const NamedTensors& tensors) {
   tensors_.clear();
   for (const auto& [name, tensor] : tensors) {
     if (name.starts_with(prefix))

@@ -41,12 +41,12 @@ class HookMemory {
   void rescale(double factor);
 
   // The names are `prefix` followed by the parameters' names.
-  std::map<std::string, Tensor> copies(const std::string& prefix) const;
-  void load(const std::string& prefix, const std::map<std::string, Tensor>& tensors);
+  NamedTensors copies(const std::string& prefix) const;
+  void load(const std::string& prefix, const NamedTensors& tensors);
 
  private:
-  std::map<std::string, Tensor> tensors_;
-  std::map<std::string, Tensor> left_;  // from the current step
+  NamedTensors tensors_;
+  NamedTensors left_;  // from the current step
 };
 
 // The names that a state may have: prefixes of tensors, integers.

@@ -39,7 +39,7 @@ class ModuleSource : public ModelSource {
   explicit ModuleSource(ModulePtr model) : model_(std::move(model)) {}
   ModelTensors parameters() const override { return defined_items(model_->named_parameters()); }
   ModelTensors buffers() const override { return defined_items(model_->named_buffers()); }
-  void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
+  void for_each_parameter(const Visit& visit) const override {
     // It visits the parameters themselves: LibTorch's own lists are copies, with all names put
     // together.
     struct Access : Module {
@@ -85,7 +85,7 @@ class ScriptSource : public ModelSource {
   explicit ScriptSource(torch::jit::Module model) : model_(std::move(model)) {}
   ModelTensors parameters() const override { return named(model_.named_parameters()); }
   ModelTensors buffers() const override { return named(model_.named_buffers()); }
-  void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
+  void for_each_parameter(const Visit& visit) const override {
     for (const Tensor& tensor : model_.parameters())
       visit(tensor);
   }
@@ -109,7 +109,7 @@ class ListSource : public ModelSource {
   explicit ListSource(ModelTensors parameters) : parameters_(std::move(parameters)) {}
   ModelTensors parameters() const override { return parameters_; }
   ModelTensors buffers() const override { return {}; }
-  void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override {
+  void for_each_parameter(const Visit& visit) const override {
     for (const NamedTensor& item : parameters_)
       visit(item.tensor);
   }
@@ -126,7 +126,7 @@ class PartialSource : public ModelSource {
   PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored);
   ModelTensors parameters() const override { return followed(whole_->parameters()); }
   ModelTensors buffers() const override { return followed(whole_->buffers()); }
-  void for_each_parameter(const std::function<void(const Tensor&)>& visit) const override;
+  void for_each_parameter(const Visit& visit) const override;
   TensorImpls sparse() const override { return whole_->sparse(); }
   Strings assigned() const override { return whole_->assigned(); }
   ModelTensors renormalized() const override { return kept(whole_->renormalized()); }
@@ -151,7 +151,7 @@ class PartialSource : public ModelSource {
   Tensors given_;  // themselves, so that no other tensor gets their addresses
   // The rest follows the model. Backwards ask ignores() in their own threads.
   mutable std::mutex mutex_;
-  mutable std::map<std::string, Tensor> named_;
+  mutable NamedTensors named_;
   mutable TensorImpls ignored_;                     // addresses of both
   mutable std::vector<const TensorImpl*> visited_;  // parameters of the last visit
 };
@@ -195,7 +195,7 @@ PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredPara
 
 // A visit has no names. They are asked for only where the model has other parameters than before,
 // since every forward visits.
-void PartialSource::for_each_parameter(const std::function<void(const Tensor&)>& visit) const {
+void PartialSource::for_each_parameter(const Visit& visit) const {
   Tensors all;
   whole_->for_each_parameter([&](const Tensor& tensor) { all.push_back(tensor); });
   const auto now = mapped(all, &Tensor::unsafeGetTensorImpl);

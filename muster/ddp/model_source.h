@@ -19,13 +19,15 @@ namespace muster {
 
 class ModelSource {
  public:
+  using Visit = std::function<void(const Tensor&)>;
+
   virtual ~ModelSource() = default;
   // Items are in registration order; a tensor shared by two modules occurs as often as in the
   // model. None is undefined.
   virtual ModelTensors parameters() const = 0;
   virtual ModelTensors buffers() const = 0;
   // Visits the same parameters, without names. Must be cheap: every forward calls it.
-  virtual void for_each_parameter(const std::function<void(const Tensor&)>& visit) const = 0;
+  virtual void for_each_parameter(const Visit& visit) const = 0;
   // The parameters whose gradients are sparse tensors.
   virtual TensorImpls sparse() const { return {}; }
   // Whether it is one of ignored_parameters: not a parameter here, although the model has it.

@@ -54,13 +54,12 @@ void add(ValueSample& sum, const ValueSample& part) {
 
 }  // namespace
 
-void OutsideLeaves::look(const std::function<bool(const Tensor&)>& is_known) {
+void OutsideLeaves::look(const IsKnown& is_known) {
   if (is_looking())
     look(leaves_of_running_graph(), is_known);
 }
 
-void OutsideLeaves::look(const Tensors& leaves,
-                         const std::function<bool(const Tensor&)>& is_known) {
+void OutsideLeaves::look(const Tensors& leaves, const IsKnown& is_known) {
   if (!is_looking())
     return;
   for (const Tensor& leaf : leaves)

@@ -25,13 +25,14 @@ struct LeavesSample {
 
 class OutsideLeaves {
  public:
+  using IsKnown = std::function<bool(const Tensor&)>;
   static constexpr int looked_backwards = 4;
 
   // Looks at the graph of the backward that runs, in the first backwards. `is_known` leaves are
   // another's to watch. Call it from a hook of that backward.
-  void look(const std::function<bool(const Tensor&)>& is_known);
+  void look(const IsKnown& is_known);
   // The same for the leaves of a backward, each once.
-  void look(const Tensors& leaves, const std::function<bool(const Tensor&)>& is_known);
+  void look(const Tensors& leaves, const IsKnown& is_known);
   // Whether the next backward is one of the first.
   bool is_looking() const { return !is_decided_ && looks_ < looked_backwards; }
   // Samples the leaves that several backwards had in common. Blocking: no.

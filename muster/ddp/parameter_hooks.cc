@@ -52,8 +52,7 @@ SharedHook* shared_hook_of(const Tensor& parameter) {
 
 }  // namespace
 
-void ParameterHooks::hang(const Tensors& parameters,
-                          const std::function<void(size_t)>& on_gradient) {
+void ParameterHooks::hang(const Tensors& parameters, const OnGradient& on_gradient) {
   remove();
   parameters_ = parameters;
   for (const size_t i : indices_of(parameters_)) {

@@ -13,14 +13,16 @@
 
 namespace muster {
 
+// Gets the parameter's index, in one of autograd's threads.
+using OnGradient = std::function<void(size_t)>;
+
 class ParameterHooks : NoCopy {
  public:
   ParameterHooks() = default;
   ~ParameterHooks() { remove(); }
 
-  // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's
-  // threads.
-  void hang(const Tensors& parameters, const std::function<void(size_t)>& on_gradient);
+  // Replaces the present hooks.
+  void hang(const Tensors& parameters, const OnGradient& on_gradient);
   void remove();
 
  private:

@@ -17,7 +17,7 @@ void OutsideWatch::look() {
   leaves_.look(is_of_wrapped_model);
 }
 
-void OutsideWatch::look(const Tensors& leaves, const std::function<bool(const Tensor&)>& is_known) {
+void OutsideWatch::look(const Tensors& leaves, const OutsideLeaves::IsKnown& is_known) {
   leaves_.look(leaves,
                [&](const Tensor& leaf) { return is_known(leaf) || is_of_wrapped_model(leaf); });
 }

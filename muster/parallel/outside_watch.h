@@ -22,7 +22,7 @@ class OutsideWatch {
   void look();
   // The same for backwards that have ended, whose leaves these are, each once. `is_known` says
   // which are the caller's own.
-  void look(const Tensors& leaves, const std::function<bool(const Tensor&)>& is_known);
+  void look(const Tensors& leaves, const OutsideLeaves::IsKnown& is_known);
   // Whether look() has something to see yet.
   bool is_looking() const { return leaves_.is_looking(); }
   // The backward has ended. The first rank warns, once. Collective: yes, in the first backwards.

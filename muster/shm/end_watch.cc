@@ -89,7 +89,7 @@ EndWatch::Sources::iterator EndWatch::running_process(pid_t pid) {
 
 // on_end runs in this thread, without the lock, where the process has ended already.
 std::optional<EndWatch::Watcher> EndWatch::watch_process(pid_t pid, OnEnd on_end) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   const Watcher watcher = next_++;
   if (const auto known = running_process(pid); known != sources_.end()) {
     known->second.watchers.emplace(watcher, std::move(on_end));

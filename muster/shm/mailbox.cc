@@ -113,7 +113,7 @@ void Mailbox::ring(int rank) {
 }
 
 void Mailbox::send(int to, int tag, Part data, milliseconds timeout, Done done) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   if (!open_[to]) {
     team_.memory()->reserve(team_.layout().channel(team_.rank(), to), kChannelBytes);
     open_[to] = true;
@@ -131,7 +131,7 @@ void Mailbox::send(int to, int tag, Part data, milliseconds timeout, Done done) 
 }
 
 void Mailbox::receive(int from, int tag, Part data, milliseconds timeout, Done done) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   receives_.push_back({.peer = from,
                        .tag = tag,
                        .data = data,
@@ -166,7 +166,7 @@ milliseconds Mailbox::longest_nap() const {
 }
 
 // Tells the callers whose messages have ended. It leaves the lock first: they may send again.
-void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
+void Mailbox::run_callbacks(UniqueLock& lock) {
   std::vector<Callback> callbacks;
   callbacks.swap(callbacks_);
   lock.unlock();
@@ -183,7 +183,7 @@ struct Mailbox::Look {
 
 // Moves what can be moved. Returns nothing once the mailbox ends.
 std::optional<Mailbox::Look> Mailbox::look(bool drowsy) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   if (stop_)
     return std::nullopt;
   Look found;
@@ -230,7 +230,7 @@ void Mailbox::run() {
 }
 
 void Mailbox::fail_all() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   const auto over = std::make_exception_ptr(
       failed_precondition("message: expected the group to live until it was moved, got its end"));
   for (auto& queue : sends_) {

@@ -19,6 +19,7 @@
 
 #include "muster/base/callback.h"
 #include "muster/base/clock.h"
+#include "muster/base/lock.h"
 #include "muster/base/no_copy.h"
 #include "muster/shm/collectives.h"
 #include "muster/shm/message_frame.h"
@@ -75,7 +76,7 @@ class Mailbox : NoCopy {
   bool is_here() const;
   bool is_busy() const;
   milliseconds longest_nap() const;
-  void run_callbacks(std::unique_lock<std::mutex>& lock);
+  void run_callbacks(UniqueLock& lock);
   bool move_all();
   bool push(int to);
   bool push_message(int to, Pending& message, size_t& moved);

@@ -57,7 +57,7 @@ void HostOperation::end(Ended ended) {
   call_.record.end(ended.error != nullptr);
   HostCall gone(call_.name, call_.type);  // its tensors go after the lock is left
   FuturePtr future;
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   ended_ = std::move(ended);
   known_ = true;
   ended_in_ = std::this_thread::get_id();
@@ -91,7 +91,7 @@ void HostOperation::let_go(HostCall& call, FuturePtr& future) {
 }
 
 std::optional<Ended> HostOperation::wait(milliseconds timeout) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   const auto told = [this] {
     return told_ || (known_ && ended_in_ == std::this_thread::get_id());
   };
@@ -114,7 +114,7 @@ Ended HostOperation::how() const {
 }
 
 FuturePtr HostOperation::future() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   if (future_)
     return future_;
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));

@@ -14,7 +14,7 @@ OrderedExecutor::OrderedExecutor(Callback give_up) : give_up_(std::move(give_up)
 }
 
 void OrderedExecutor::submit(Turn turn) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   if (broken_)
     std::rethrow_exception(broken_);
   if (stop_)
@@ -59,7 +59,7 @@ void OrderedExecutor::end_turn() {
 }
 
 // Runs what is queued, until nothing is. The caller has the lock, and has it again afterwards.
-void OrderedExecutor::drain(std::unique_lock<std::mutex>& lock) {
+void OrderedExecutor::drain(UniqueLock& lock) {
   while (!queue_.empty()) {
     Turn next = std::move(queue_.front());
     queue_.pop_front();
@@ -73,7 +73,7 @@ void OrderedExecutor::drain(std::unique_lock<std::mutex>& lock) {
 
 // The thread: it waits while another runs, and ends when nothing is queued after leave().
 void OrderedExecutor::serve() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return !running_ && (stop_ || !queue_.empty()); });
     if (queue_.empty())

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/callback.h"
+#include "muster/base/lock.h"
 #include "muster/base/no_copy.h"
 
 namespace muster {
@@ -42,7 +43,7 @@ class OrderedExecutor : NoCopy {
 
  private:
   void serve();
-  void drain(std::unique_lock<std::mutex>& lock);
+  void drain(UniqueLock& lock);
   void begin_turn();
   void end_turn();
 
@@ -59,7 +60,7 @@ class OrderedExecutor : NoCopy {
 
 template <class Body>
 bool OrderedExecutor::run_here(Body&& body) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   if (broken_)
     std::rethrow_exception(broken_);
   if (running_ || !queue_.empty())

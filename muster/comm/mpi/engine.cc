@@ -118,7 +118,7 @@ void Engine::initialise(bool by_the_program) {
 }
 
 void Engine::end_at_exit() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   stop_ = true;
   changed_.notify_all();
   const auto ended = [this] {
@@ -265,7 +265,7 @@ void Engine::let_mpi_progress() {
 }
 
 // Waits until there may be something to do. The caller holds the lock.
-void Engine::pause(std::unique_lock<std::mutex>& lock) {
+void Engine::pause(UniqueLock& lock) {
   const auto wanted = [this] {
     return stop_ || !work_items_.empty();
   };
@@ -286,7 +286,7 @@ void Engine::pause(std::unique_lock<std::mutex>& lock) {
 
 // The thread runs what was enqueued, asks after what is under way, and pauses.
 void Engine::run() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   while (!stop_ || !work_items_.empty()) {
     if (work_items_.empty())
       pause(lock);

@@ -97,7 +97,7 @@ class Engine {
   void break_group(Group& group, const std::exception_ptr& error);
   void enqueue(Callback item);
   void let_mpi_progress();
-  void pause(std::unique_lock<std::mutex>& lock);
+  void pause(UniqueLock& lock);
 
   World world_;
   std::optional<Reductions> reductions_;

@@ -80,7 +80,7 @@ void GpuEnds::add(Pending pending) {
 void GpuEnds::run() {
   begin_gpu_thread(device_);
   std::vector<Pending> pending;
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   for (bool stops = false; !stops;) {
     if (pending.empty())
       changed_.wait(lock, [&] { return stop_ || !added_.empty(); });

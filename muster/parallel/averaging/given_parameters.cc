@@ -29,8 +29,7 @@ bool is_held_elsewhere(const Tensor& tensor, size_t kept) {
 // Whether this is the first time that the owner warns in this process.
 bool is_news(const std::string& owner) {
   static std::mutex mutex;
-  static auto& told =
-      *new std::set<std::string>;  // never destroyed: a program may end in any order
+  static auto& told = *new StringSet;  // never destroyed: a program may end in any order
   const Lock lock(mutex);
   return told.insert(owner).second;
 }

@@ -239,7 +239,7 @@ bool ParameterServer::State::answer(size_t worker, ProcessGroup& pair) {
 void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
   Tensors now;
   {
-    std::unique_lock lock(mutex);
+    UniqueLock lock(mutex);
     changed.wait(lock, [&] { return failure || pace.may_go_on(worker); });
     // The session ends by an error, so that no parameters of a failed step are sent.
     if (failure)

@@ -85,12 +85,12 @@ void require_ranks_of_parts(const Tensors& divided,
 }
 
 // Names that two stages of this rank have for parameters which are neither the same nor tied.
-std::set<std::string> colliding_names(const PipelineStages& stages, const TiedWeights& tied) {
+StringSet colliding_names(const PipelineStages& stages, const TiedWeights& tied) {
   TensorImpls tied_weights;
   for (const TiedWeight& weight : tied)
     tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
   std::map<std::string, const TensorImpl*> known;
-  std::set<std::string> colliding;
+  StringSet colliding;
   for (const PipelineStage& stage : stages) {
     for (const auto& item : stage.module->named_parameters()) {
       const TensorImpl* which = item.value().unsafeGetTensorImpl();
@@ -311,7 +311,7 @@ WholeParameters gather_stages(const PipelineStages& stages,
   const NoGradGuard no_grad;
   const TensorImpls tied_copies = copies_of(tied);
   WholeParameters mine;
-  std::set<std::string> copies;
+  StringSet copies;
   std::string lines;
   for (const PipelineStage& stage : stages) {
     mine.merge(gather_parameters(*stage.module));
