@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "muster/comm/nccl/stream_order.h"
+#include "muster/comm/call/stream_order.h"
 
 namespace muster {
 

@@ -22,12 +22,12 @@
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/number.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/timeouts.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/interrupt.h"
 #include "muster/comm/nccl/gpu_graph.h"
-#include "muster/comm/nccl/stream_order.h"
 
 namespace muster {
 

@@ -1,7 +1,6 @@
 // A group ends in good order (shutdown), after a failure (abandon), or with its last copy. In good
 // order the ranks meet in a barrier, and count their departures in the store: nobody closes a
 // connection that another still reads from, and the store's server ends last.
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/process_group.h"
@@ -86,8 +86,7 @@ ProcessGroup::State::~State() {
 void ProcessGroup::wait_for_gpu() {
   if (!state_->can.on_gpus)
     return;
-  const Device device = this->device();
-  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  wait_for_device(device());
   state_->expect_not_interrupted("wait_for_gpu");
 }
 

@@ -13,9 +13,9 @@
 #include "muster/base/lock.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/c10d_pointers.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl/gpu_graph.h"
-#include "muster/comm/nccl/stream_order.h"
 #include "muster/comm/process_group.h"
 #include "muster/comm/work_state.h"
 

@@ -25,9 +25,9 @@
 #include "muster/comm/call/bounded_wait.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/nccl/gpu_graph.h"
-#include "muster/comm/nccl/stream_order.h"
 #include "muster/comm/work_state.h"
 #include "muster/trace/span.h"
 

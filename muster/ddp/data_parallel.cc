@@ -21,7 +21,7 @@
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
-#include "muster/comm/nccl/stream_order.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/ddp/layer_members.h"
 #include "muster/ddp/own_numbers.h"
 #include "muster/ddp/parameter_uses.h"

@@ -9,7 +9,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/tensor_text.h"
 #include "muster/comm/call/failure.h"
-#include "muster/comm/nccl/stream_order.h"
+#include "muster/comm/call/stream_order.h"
 
 namespace muster {
 

@@ -6,7 +6,6 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <exception>
@@ -20,9 +19,9 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/comm/job_ranks.h"
-#include "muster/comm/nccl/stream_order.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/optim/graph_numbers.h"
 #include "muster/optim/parts.h"
@@ -280,7 +279,7 @@ void GraphedStep::capture(const Tensors& inputs, const LossOfInputs& loss_of) {
     return optimizer->numbers_for_graph();
   });
   auto graph = make_gpu_graph();
-  c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+  wait_for_device(device_);
   const Span span("capture", Category::compute);
   const CapturesGraph captures;
   graph->begin();

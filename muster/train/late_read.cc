@@ -4,8 +4,8 @@
 
 #include <ATen/Functions.h>
 
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/torch_types.h"
-#include "muster/comm/nccl/stream_order.h"
 
 namespace muster {
 

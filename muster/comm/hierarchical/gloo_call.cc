@@ -9,14 +9,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/plain_tensor.h"
@@ -61,9 +60,8 @@ void GlooCall::expect_one_kind(const Tensors& tensors) const {
 // copy.
 void GlooCall::copy_back(const Tensor& from, const Tensor& to) {
   rest_.copies_.push_back({.from = from, .to = to.detach()});
-  const Device device = to.device();
-  if (!device.is_cpu())
-    rest_.stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  if (!to.is_cpu())
+    rest_.stream_ = current_stream_of(to.device());
 }
 
 Tensor GlooCall::in(const Tensor& tensor) {
@@ -159,12 +157,8 @@ void GlooCall::Rest::operator()() const {
   const NoGradGuard no_grad;
   for (const Copy& copy : copies_)
     copy.to.copy_(copy.from);
-  if (!stream_)
-    return;
-  const c10::impl::VirtualGuardImpl device(stream_->device_type());
-  c10::Event copied(stream_->device_type());
-  copied.record(device.getStream(stream_->device()));
-  copied.block(*stream_);
+  if (stream_)
+    let_wait(*stream_, current_stream_of(stream_->device()));
 }
 
 }  // namespace muster

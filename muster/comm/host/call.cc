@@ -3,7 +3,6 @@
 #include "muster/comm/host/call.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <iterator>
@@ -16,6 +15,7 @@
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/profile.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/plain_tensor.h"
 
@@ -105,9 +105,8 @@ shm::Part HostCall::out(const Tensor& tensor, bool also_read) {
     return memory_of(tensor);
   const Tensor memory = also_read ? on_host(tensor) : host_room_for(tensor);
   copies.push_back({.from = memory, .to = tensor.detach()});
-  const Device device = tensor.device();
-  if (!device.is_cpu())
-    stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  if (!tensor.is_cpu())
+    stream = current_stream_of(tensor.device());
   return memory_of(memory);
 }
 

@@ -2,8 +2,6 @@
 // are pending. It keeps them to itself, so that a new call only appends to added_.
 #include "muster/comm/nccl/gpu_ends.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <chrono>
 #include <exception>
 #include <iterator>
@@ -12,6 +10,7 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/lock.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/torch_compat.h"
@@ -42,7 +41,7 @@ void GpuEnds::end_after_stream(CallRecord record) {
     if (is_capturing_now())
       return record.end(/*failed=*/false);
     c10::Event reached(device_.type());
-    reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    reached.record(current_stream_of(device_));
     add({.record = std::move(record), .reached = std::move(reached)});
   } catch (...) {
     record.end(/*failed=*/true);
@@ -60,7 +59,7 @@ void GpuEnds::end_with(CallRecord record, const WorkPtr& work) {
 
 // Nobody may ask for the events of a CUDA graph while it is captured.
 bool GpuEnds::is_capturing_now() const {
-  return is_capturing(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_),
+  return is_capturing(current_stream_of(device_),
                       /*unknown=*/true);
 }
 

@@ -24,6 +24,7 @@
 #include "muster/base/log.h"
 #include "muster/comm/call/library_folder.h"
 #include "muster/comm/call/plugin_table.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/gpu_turn.h"
@@ -268,7 +269,7 @@ bool is_a_graph_captured() {
 }
 
 bool is_captured_now(Device device) {
-  return is_capturing(c10::impl::VirtualGuardImpl(device.type()).getStream(device),
+  return is_capturing(current_stream_of(device),
                       /*unknown=*/is_a_graph_captured());
 }
 

@@ -5,7 +5,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -24,6 +23,7 @@
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/base/units.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/torch_types.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/parallel/pipeline/cut_stage.h"
@@ -39,12 +39,6 @@ namespace {
 
 int64_t parameter_bytes_of(const Module& module) {
   return sum_of<int64_t>(module.parameters(), bytes_of_tensor);
-}
-
-// A GPU works on after its calls have returned, so it is waited for before the clock is read.
-void wait_for_device(Device device) {
-  if (!device.is_cpu())
-    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 // The error names the child, which LibTorch's own may not.
@@ -95,7 +89,7 @@ LayerCost cost_of(torch::nn::AnyModule& child, const std::string& name, Tensor& 
     if (input.is_floating_point())
       input.set_requires_grad(true);
     const Tensor written = input.clone();  // a layer may write into what it gets
-    wait_for_device(x.device());
+    wait_for_device(x.device());           // it works on after its calls have returned
     const auto start = Clock::now();
     output = forward_of(child, name, written);
     if (output.requires_grad())

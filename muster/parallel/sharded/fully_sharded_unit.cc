@@ -19,7 +19,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/comm/call/number.h"
-#include "muster/comm/nccl/stream_order.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/shared_tensor.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/replica_check.h"

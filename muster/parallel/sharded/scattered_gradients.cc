@@ -15,8 +15,8 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/torch_types.h"
-#include "muster/comm/nccl/stream_order.h"
 #include "muster/optim/parts.h"
 
 namespace muster {

@@ -1,4 +1,5 @@
-// The order of a GPU's streams: one waits for what another was given, and the host does not.
+// The order of a GPU's streams: one waits for what another was given, and the host waits only in
+// wait_for_device().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,12 @@ namespace muster {
 
 inline c10::Stream current_stream_of(Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+// Blocking: until a GPU has done all that it was given.
+inline void wait_for_device(Device device) {
+  if (!device.is_cpu())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 inline void let_wait(const c10::Stream& stream, const c10::Stream& for_what) {
