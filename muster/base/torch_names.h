@@ -14,6 +14,10 @@ struct NoGradGuard;
 struct TensorImpl;
 }  // namespace c10
 
+namespace torch::autograd {
+struct AutogradContext;
+}
+
 namespace torch::nn {
 class Module;
 }
@@ -30,6 +34,7 @@ using c10::IValue;
 using c10::NoGradGuard;
 using c10::ScalarType;
 using c10::TensorImpl;
+using torch::autograd::AutogradContext;
 using torch::nn::Module;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;

@@ -38,16 +38,14 @@ Tensor copy_on(Device device, const Tensor& tensor) {
 // Copies parameters to another device, and their gradients back.
 class ToReplica : public torch::autograd::Function<ToReplica> {
  public:
-  static Tensors forward(torch::autograd::AutogradContext* context,
-                         at::TensorList parameters,
-                         Device device) {
+  static Tensors forward(AutogradContext* context, at::TensorList parameters, Device device) {
     auto copies =
         mapped(parameters, [&](const Tensor& parameter) { return copy_on(device, parameter); });
     context->saved_data["device"] = parameters[0].device();
     context->set_materialize_grads(false);  // an unused parameter has no gradient, as in the model
     return copies;
   }
-  static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
+  static Tensors backward(AutogradContext* context, const Tensors& gradients) {
     Tensors found;
     for (const Tensor& gradient : gradients)
       found.push_back(gradient.defined() ? gradient.to(context->saved_data["device"].toDevice())

@@ -8,6 +8,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -15,13 +16,13 @@ namespace {
 
 class Sink : public torch::autograd::Function<Sink> {
  public:
-  static Tensors forward(torch::autograd::AutogradContext* context, at::TensorList outputs) {
+  static Tensors forward(AutogradContext* context, at::TensorList outputs) {
     context->set_materialize_grads(false);  // no gradient stays none
     // Outputs keep their memory and version: changing an output in place is seen as without the
     // sink.
     return mapped(outputs, &Tensor::detach);
   }
-  static Tensors backward(torch::autograd::AutogradContext* /*context*/, const Tensors& gradients) {
+  static Tensors backward(AutogradContext* /*context*/, const Tensors& gradients) {
     return gradients;
   }
 };

@@ -167,8 +167,6 @@ struct SavedGroup : torch::CustomClassHolder {
   ProcessGroup group;
 };
 
-using torch::autograd::AutogradContext;
-
 class SyncNormFunction : public torch::autograd::Function<SyncNormFunction> {
  public:
   static Tensor forward(AutogradContext* context,

@@ -147,7 +147,7 @@ void count_adam_steps(typename Kind::Base& optimizer, void* parameter, int64_t s
 }
 
 template <class Options>
-Doubles adam_options(const torch::optim::OptimizerParamGroup& group) {
+Doubles adam_options(const OptimizerParamGroup& group) {
   const auto& options = static_cast<const Options&>(group.options());
   return {std::get<0>(options.betas()),
           std::get<1>(options.betas()),
@@ -186,12 +186,10 @@ void count_steps(torch::optim::AdamW& optimizer, void* parameter, int64_t steps)
   count_adam_steps<OfAdamW>(optimizer, parameter, steps);
 }
 
-Doubles options_of(const torch::optim::Adam& /*optimizer*/,
-                   const torch::optim::OptimizerParamGroup& group) {
+Doubles options_of(const torch::optim::Adam& /*optimizer*/, const OptimizerParamGroup& group) {
   return adam_options<torch::optim::AdamOptions>(group);
 }
-Doubles options_of(const torch::optim::AdamW& /*optimizer*/,
-                   const torch::optim::OptimizerParamGroup& group) {
+Doubles options_of(const torch::optim::AdamW& /*optimizer*/, const OptimizerParamGroup& group) {
   return adam_options<torch::optim::AdamWOptions>(group);
 }
 

@@ -20,7 +20,7 @@ Tensors each_once(const Tensors& tensors) {
 // Two groups may have two rates, so that nobody can say which step is meant.
 void keep_each_once(const std::string& owner, ParameterGroups& groups, const std::string& where) {
   std::unordered_set<const TensorImpl*> in_groups;
-  for (torch::optim::OptimizerParamGroup& group : groups) {
+  for (OptimizerParamGroup& group : groups) {
     group.params() = each_once(group.params());
     for (const Tensor& parameter : group.params()) {
       if (in_groups.insert(parameter.unsafeGetTensorImpl()).second)

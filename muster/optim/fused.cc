@@ -57,7 +57,7 @@ Tensor& counted_on(LeftOut& left_out, const Device& device) {
 
 // The group is compared with the others before it is one of them.
 template <class Torch>
-void Fused<Torch>::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+void Fused<Torch>::add_param_group(const OptimizerParamGroup& group) {
   auto groups = this->param_groups();
   groups.push_back(group);
   keep_each_once("optimizer", groups);

@@ -11,6 +11,7 @@
 
 #include "muster/base/lists.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/graph_numbers.h"
 
 namespace muster::optim {
@@ -43,12 +44,9 @@ void count_steps(torch::optim::AdamW& optimizer, void* parameter, int64_t steps)
 void count_steps(torch::optim::SGD& optimizer, void* parameter, int64_t steps);
 
 // The options of a group but for its rate.
-Doubles options_of(const torch::optim::Adam& optimizer,
-                   const torch::optim::OptimizerParamGroup& group);
-Doubles options_of(const torch::optim::AdamW& optimizer,
-                   const torch::optim::OptimizerParamGroup& group);
-Doubles options_of(const torch::optim::SGD& optimizer,
-                   const torch::optim::OptimizerParamGroup& group);
+Doubles options_of(const torch::optim::Adam& optimizer, const OptimizerParamGroup& group);
+Doubles options_of(const torch::optim::AdamW& optimizer, const OptimizerParamGroup& group);
+Doubles options_of(const torch::optim::SGD& optimizer, const OptimizerParamGroup& group);
 
 // Whether the first step of a parameter leaves behind what a later one would not have.
 inline bool needs_its_first_step(const torch::optim::Adam&) {

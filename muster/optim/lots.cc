@@ -10,7 +10,7 @@
 
 namespace muster::optim {
 
-Tensors with_gradients(const torch::optim::OptimizerParamGroup& group) {
+Tensors with_gradients(const OptimizerParamGroup& group) {
   return filtered(group.params(),
                   [&](const Tensor& parameter) { return parameter.grad().defined(); });
 }

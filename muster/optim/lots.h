@@ -18,7 +18,7 @@
 namespace muster::optim {
 
 // The parameters of a group that have a gradient.
-Tensors with_gradients(const torch::optim::OptimizerParamGroup& group);
+Tensors with_gradients(const OptimizerParamGroup& group);
 
 // Whether the rule holds for all parameters that have a gradient.
 template <class Rule>

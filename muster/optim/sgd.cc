@@ -21,7 +21,7 @@ namespace {
 using Options = torch::optim::SGDOptions;
 using State = torch::optim::SGDParamState;
 
-const Options& sgd_options(const torch::optim::OptimizerParamGroup& group) {
+const Options& sgd_options(const OptimizerParamGroup& group) {
   return static_cast<const Options&>(group.options());
 }
 
@@ -103,8 +103,7 @@ std::optional<int64_t> count_of(torch::optim::SGD& /*optimizer*/, void* /*parame
 }
 void count_steps(torch::optim::SGD& /*optimizer*/, void* /*parameter*/, int64_t /*steps*/) {}
 
-Doubles options_of(const torch::optim::SGD& /*optimizer*/,
-                   const torch::optim::OptimizerParamGroup& group) {
+Doubles options_of(const torch::optim::SGD& /*optimizer*/, const OptimizerParamGroup& group) {
   const Options& options = sgd_options(group);
   return {options.momentum(),
           options.dampening(),

@@ -36,8 +36,6 @@ namespace muster {
 namespace {
 
 using shm::Kind;
-using shm::Part;
-using shm::Request;
 
 // All ranks of a group have one. Any thread may call it; calls are numbered in the order in which
 // they are started.

@@ -74,11 +74,11 @@ shm::Op shm_op(const c10d::ReduceOp& op) {
       "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
 }
 
-shm::Part memory_of(const Tensor& tensor) {
+Part memory_of(const Tensor& tensor) {
   return {.data = static_cast<std::byte*>(tensor.data_ptr()), .bytes = tensor.nbytes()};
 }
 
-shm::Part message_of(shm::Part part, const Tensor& tensor) {
+Part message_of(Part part, const Tensor& tensor) {
   part.type = toString(tensor.scalar_type());
   part.element = tensor.element_size();
   return part;
@@ -90,7 +90,7 @@ void HostCall::expect(bool right, const std::string& expected, const std::string
 }
 
 // The tensor is held, whether it is the caller's or a copy.
-shm::Part HostCall::in(const Tensor& tensor) {
+Part HostCall::in(const Tensor& tensor) {
   expect_dense(name, tensor);
   held.push_back(on_host(tensor));
   return memory_of(held.back());
@@ -98,7 +98,7 @@ shm::Part HostCall::in(const Tensor& tensor) {
 
 // An output that is not plain is written to a copy. It is detached, since copying back is nothing
 // for autograd.
-shm::Part HostCall::out(const Tensor& tensor, bool also_read) {
+Part HostCall::out(const Tensor& tensor, bool also_read) {
   expect_dense(name, tensor);
   outputs.push_back(tensor);
   if (tensor.is_cpu() && is_plain(tensor))
@@ -110,18 +110,17 @@ shm::Part HostCall::out(const Tensor& tensor, bool also_read) {
   return memory_of(memory);
 }
 
-std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const {
+std::vector<Part> HostCall::split(const Part& whole, int ranks) const {
   const size_t bytes = whole.bytes / ranks;
-  return mapped_indices(ranks, [&](int rank) {
-    return shm::Part{.data = whole.data + rank * bytes, .bytes = bytes};
-  });
+  return mapped_indices(
+      ranks, [&](int rank) { return Part{.data = whole.data + rank * bytes, .bytes = bytes}; });
 }
 
 // Rows are as long as the memory divided by their number: strides do not matter in plain memory.
-std::vector<shm::Part> HostCall::rows(const Tensor& tensor,
-                                      const shm::Part& whole,
-                                      const Int64s& splits,
-                                      int ranks) const {
+std::vector<Part> HostCall::rows(const Tensor& tensor,
+                                 const Part& whole,
+                                 const Int64s& splits,
+                                 int ranks) const {
   const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
   if (splits.empty()) {
     expect(rows % ranks == 0, cat("rows that ", ranks, " ranks share"), cat(rows));
@@ -136,7 +135,7 @@ std::vector<shm::Part> HostCall::rows(const Tensor& tensor,
          cat("splits of ", rows, " rows for ", ranks, " ranks"),
          cat("[", join(splits, ", "), "]"));
   const size_t row_bytes = rows == 0 ? 0 : whole.bytes / rows;
-  std::vector<shm::Part> parts;
+  std::vector<Part> parts;
   std::byte* at = whole.data;
   for (const int64_t split : splits) {
     parts.push_back({.data = at, .bytes = split * row_bytes});
@@ -174,9 +173,9 @@ const Tensor& HostCall::one(const Tensors& tensors) const {
 }
 
 // Shapes of more dimensions than kComparedDims are compared in the first ones.
-shm::Request HostCall::request(shm::Kind kind, const Tensor& part) const {
+Request HostCall::request(shm::Kind kind, const Tensor& part) const {
   expect_dense(name, part);
-  shm::Request request{.kind = kind, .type = shm_type(part)};
+  Request request{.kind = kind, .type = shm_type(part)};
   request.count = part.nbytes() / size_of(request.type);
   request.number = CallNumber::here();
   request.num_dims = part.dim();

@@ -21,6 +21,9 @@
 
 namespace muster {
 
+using shm::Part;
+using shm::Request;
+
 // Throws: invalid_argument for an operation that shared memory does not have (PREMUL_SUM).
 shm::Op shm_op(const c10d::ReduceOp& op);
 
@@ -28,10 +31,10 @@ shm::Op shm_op(const c10d::ReduceOp& op);
 shm::Type shm_type(const Tensor& tensor);
 
 // `tensor` is plain (plain_tensor.h).
-shm::Part memory_of(const Tensor& tensor);
+Part memory_of(const Tensor& tensor);
 
 // The part as a message of the tensor's values, whose type its other side compares.
-shm::Part message_of(shm::Part part, const Tensor& tensor);
+Part message_of(Part part, const Tensor& tensor);
 
 // One call being put together.
 class HostCall {
@@ -45,18 +48,18 @@ class HostCall {
   // The memory of a tensor that is read, or written (and read too, where `also_read`). For a tensor
   // that lies elsewhere, or is not plain, it is a plain copy's. Throws: invalid_argument for a
   // tensor that is not dense.
-  shm::Part in(const Tensor& tensor);
-  shm::Part out(const Tensor& tensor, bool also_read = false);
+  Part in(const Tensor& tensor);
+  Part out(const Tensor& tensor, bool also_read = false);
 
   // Cuts `whole` into equal parts, one a rank.
-  std::vector<shm::Part> split(const shm::Part& whole, int ranks) const;
+  std::vector<Part> split(const Part& whole, int ranks) const;
 
   // The rows of `tensor`, whose memory is `whole`, that go to or come from each rank: as many as
   // `splits` says, or equally many.
-  std::vector<shm::Part> rows(const Tensor& tensor,
-                              const shm::Part& whole,
-                              const Int64s& splits,
-                              int ranks) const;
+  std::vector<Part> rows(const Tensor& tensor,
+                         const Part& whole,
+                         const Int64s& splits,
+                         int ranks) const;
 
   // Throws: invalid_argument.
   void expect(bool right, const std::string& expected, const std::string& got) const;
@@ -65,7 +68,7 @@ class HostCall {
   const Tensor& one(const Tensors& tensors) const;
 
   // A request has the type and shape of a part, for all ranks to compare.
-  shm::Request request(shm::Kind kind, const Tensor& part) const;
+  Request request(shm::Kind kind, const Tensor& part) const;
 
   // Begins its event for a profiler that looks on: "<backend>:all_reduce".
   void show_event(const std::string& backend);

@@ -19,6 +19,9 @@
 
 namespace muster {
 
+using shm::Part;
+using shm::Request;
+
 // The end of a call.
 struct Ended {
   int source = -1;  // the rank that a message was received from
@@ -32,7 +35,7 @@ class Carrier : NoCopy {
 
   // One collective, or several, one after the other.
   struct Call {
-    std::vector<shm::Request> requests;
+    std::vector<Request> requests;
     Deadline deadline;
     bool asynchronous = true;  // false: the caller only waits, and may run it itself
     Done done;
@@ -46,10 +49,10 @@ class Carrier : NoCopy {
   virtual void submit(Call call) = 0;
   // Runs the request in the caller's thread until it is over; false where the carrier has no way to
   // do that, or something else is under way. Throws: what `done` would be told too.
-  virtual bool run(const shm::Request& /*request*/, milliseconds /*timeout*/) { return false; }
-  virtual void send(int to, int tag, shm::Part data, milliseconds timeout, Done done) = 0;
+  virtual bool run(const Request& /*request*/, milliseconds /*timeout*/) { return false; }
+  virtual void send(int to, int tag, Part data, milliseconds timeout, Done done) = 0;
   // `from` may be shm::kAnySource.
-  virtual void receive(int from, int tag, shm::Part data, milliseconds timeout, Done done) = 0;
+  virtual void receive(int from, int tag, Part data, milliseconds timeout, Done done) = 0;
 
   // Whether messages may have tags below 0, which are no caller's.
   virtual bool has_own_tags() const { return false; }

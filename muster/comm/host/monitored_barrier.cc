@@ -32,7 +32,7 @@ constexpr std::byte kSomeAreMissing{0};
 constexpr std::byte kHere{1};  // a rank's to rank 0
 constexpr milliseconds kLeastTimeToAnswer{1'000};
 
-shm::Part memory_of(const NotePtr& note) {
+Part memory_of(const NotePtr& note) {
   return {.data = note->byte.get(), .bytes = 1};
 }
 Carrier::Done ending(const NotePtr& note) {

@@ -38,11 +38,8 @@ Tensors column(const HostCall& call, const TensorLists& lists, size_t i, int ran
   });
 }
 
-shm::Request gather_of(HostCall& call,
-                       shm::Kind kind,
-                       const Tensors& outputs,
-                       const Tensor& input) {
-  shm::Request request = call.request(kind, input);
+Request gather_of(HostCall& call, shm::Kind kind, const Tensors& outputs, const Tensor& input) {
+  Request request = call.request(kind, input);
   request.in = {call.in(input)};
   request.out = mapped(outputs, [&](const Tensor& output) {
     call.expect_like(output, input);
@@ -51,11 +48,8 @@ shm::Request gather_of(HostCall& call,
   return request;
 }
 
-shm::Request scatter_of(HostCall& call,
-                        shm::Kind kind,
-                        const Tensor& output,
-                        const Tensors& inputs) {
-  shm::Request request = call.request(kind, output);
+Request scatter_of(HostCall& call, shm::Kind kind, const Tensor& output, const Tensors& inputs) {
+  Request request = call.request(kind, output);
   request.in = mapped(inputs, [&](const Tensor& input) {
     call.expect_like(input, output);
     return call.in(input);
@@ -64,21 +58,21 @@ shm::Request scatter_of(HostCall& call,
   return request;
 }
 
-shm::Request all_gather_into(HostCall& call, const Tensor& output, const Tensor& input, int ranks) {
+Request all_gather_into(HostCall& call, const Tensor& output, const Tensor& input, int ranks) {
   expect_parts(call, "an output", output, input, ranks);
-  shm::Request request = call.request(shm::Kind::all_gather, input);
+  Request request = call.request(shm::Kind::all_gather, input);
   request.in = {call.in(input)};
   request.out = call.split(call.out(output), ranks);
   return request;
 }
 
-shm::Request reduce_scatter_into(HostCall& call,
-                                 const Tensor& output,
-                                 const Tensor& input,
-                                 const c10d::ReduceOp& op,
-                                 int ranks) {
+Request reduce_scatter_into(HostCall& call,
+                            const Tensor& output,
+                            const Tensor& input,
+                            const c10d::ReduceOp& op,
+                            int ranks) {
   expect_parts(call, "an input", input, output, ranks);
-  shm::Request request = call.request(shm::Kind::reduce_scatter, output);
+  Request request = call.request(shm::Kind::reduce_scatter, output);
   request.op = shm_op(op);
   request.in = call.split(call.in(input), ranks);
   request.out = {call.out(output)};

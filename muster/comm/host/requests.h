@@ -15,15 +15,12 @@ const Tensors& list_for_all(const HostCall& call, const TensorLists& lists, int 
 Tensors column(const HostCall& call, const TensorLists& lists, size_t i, int ranks);
 
 // `outputs` and `inputs` have one tensor a rank, or none where only a root has them.
-shm::Request gather_of(HostCall& call, shm::Kind kind, const Tensors& outputs, const Tensor& input);
-shm::Request scatter_of(HostCall& call,
-                        shm::Kind kind,
-                        const Tensor& output,
-                        const Tensors& inputs);
+Request gather_of(HostCall& call, shm::Kind kind, const Tensors& outputs, const Tensor& input);
+Request scatter_of(HostCall& call, shm::Kind kind, const Tensor& output, const Tensors& inputs);
 
 // The ranks' parts lie in one tensor here.
-shm::Request all_gather_into(HostCall& call, const Tensor& output, const Tensor& input, int ranks);
-shm::Request reduce_scatter_into(
+Request all_gather_into(HostCall& call, const Tensor& output, const Tensor& input, int ranks);
+Request reduce_scatter_into(
     HostCall& call, const Tensor& output, const Tensor& input, const c10d::ReduceOp& op, int ranks);
 
 }  // namespace muster

@@ -47,23 +47,23 @@ class MpiCarrier : public Carrier {
 
   // The engine's thread uses nothing of the carrier's, which may be gone by then.
   void submit(Call call) override {
-    for (const shm::Request& request : call.requests)
+    for (const Request& request : call.requests)
       shm::check_reduction(request);
     const Lock lock(mutex_);  // numbers are given in the order of the calls
     ++sequence_;
-    auto requests = std::make_shared<std::vector<shm::Request>>(std::move(call.requests));
+    auto requests = std::make_shared<std::vector<Request>>(std::move(call.requests));
     post(
         cat(shm::to_string(requests->at(0).kind), " #", sequence_),
         call.deadline,
         [requests, group = group_, &engine = engine_](Flight& flight) {
-          for (const shm::Request& request : *requests)
+          for (const Request& request : *requests)
             start(request, group->communicators, engine.reductions(), flight);
         },
         std::move(call.done));
   }
 
   // Messages go over a communicator of their own, so that they never meet a collective's.
-  void send(int to, int tag, shm::Part data, milliseconds timeout, Done done) override {
+  void send(int to, int tag, Part data, milliseconds timeout, Done done) override {
     check_tag("send", tag);
     post(
         cat("send to ", to, " (tag ", tag, ")"),
@@ -74,7 +74,7 @@ class MpiCarrier : public Carrier {
         std::move(done));
   }
 
-  void receive(int from, int tag, shm::Part data, milliseconds timeout, Done done) override {
+  void receive(int from, int tag, Part data, milliseconds timeout, Done done) override {
     check_tag("recv", tag);
     const bool any = from == shm::kAnySource;
     if (any && data.bytes > kPieceBytes) {

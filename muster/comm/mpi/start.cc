@@ -23,8 +23,6 @@ namespace {
 
 using shm::Kind;
 using shm::Op;
-using shm::Part;
-using shm::Request;
 using shm::Type;
 
 constexpr int kTag = 0;  // of a collective's messages: their order tells them apart
@@ -182,9 +180,7 @@ class Start {
   }
 
   void reduce_to_root() {
-    reduce(request_.root,
-           request_.in[0],
-           group_.rank == request_.root ? request_.out[0] : shm::Part{});
+    reduce(request_.root, request_.in[0], group_.rank == request_.root ? request_.out[0] : Part{});
   }
 
   // MPI has no collective for parts that lie apart or overlap the result: each is a reduce then.

@@ -18,16 +18,15 @@ struct Communicators {
 };
 
 // The request's memory stays the caller's until the flight is over. Throws: what check() throws.
-void start(const shm::Request& request,
+void start(const Request& request,
            const Communicators& group,
            const Reductions& reductions,
            Flight& flight);
 
 // A message of send and recv: its frame, which the receiver compares, goes beside it. `peer` may be
 // MPI_ANY_SOURCE in a receive.
-void start_message(
-    const shm::Part& data, int peer, int tag, const Communicators& group, Flight& flight);
+void start_message(const Part& data, int peer, int tag, const Communicators& group, Flight& flight);
 void start_receive_message(
-    const shm::Part& data, int peer, int tag, const Communicators& group, Flight& flight);
+    const Part& data, int peer, int tag, const Communicators& group, Flight& flight);
 
 }  // namespace muster::mpi

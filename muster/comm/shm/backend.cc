@@ -40,13 +40,13 @@ class ShmCarrier : public Carrier {
   ~ShmCarrier() override { ShmCarrier::leave(); }
 
   void submit(Call call) override { queue_->submit(std::move(call)); }
-  bool run(const shm::Request& request, milliseconds timeout) override {
+  bool run(const Request& request, milliseconds timeout) override {
     return queue_->run(request, timeout);
   }
-  void send(int to, int tag, shm::Part data, milliseconds timeout, Done done) override {
+  void send(int to, int tag, Part data, milliseconds timeout, Done done) override {
     mailbox().send(to, tag, data, timeout, of_message(std::move(done)));
   }
-  void receive(int from, int tag, shm::Part data, milliseconds timeout, Done done) override {
+  void receive(int from, int tag, Part data, milliseconds timeout, Done done) override {
     mailbox().receive(from, tag, data, timeout, of_message(std::move(done)));
   }
 

@@ -53,7 +53,7 @@ void ShmQueue::submit(Carrier::Call given) {
     executor_.submit(turn(/*begun=*/false));
 }
 
-bool ShmQueue::run(const shm::Request& request, milliseconds timeout) {
+bool ShmQueue::run(const Request& request, milliseconds timeout) {
   return executor_.run_here([&] {
     try {
       team_.set_patience(kCallersPatience);
@@ -85,7 +85,7 @@ void ShmQueue::execute(const Carrier::Call& call, bool begun, const std::excepti
   std::exception_ptr error = begun ? nullptr : broken;
   try {
     team_.set_patience(call.asynchronous ? kQueuesPatience : kCallersPatience);
-    for (const shm::Request& request : call.requests) {
+    for (const Request& request : call.requests) {
       if (error)
         break;
       if (!std::exchange(begun, false))

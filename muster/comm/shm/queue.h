@@ -23,7 +23,7 @@ class ShmQueue : NoCopy {
   void submit(Carrier::Call call);
 
   // Does what Carrier::run says.
-  bool run(const shm::Request& request, milliseconds timeout);
+  bool run(const Request& request, milliseconds timeout);
 
  private:
   void execute(const Carrier::Call& call, bool begun, const std::exception_ptr& broken);

@@ -33,12 +33,8 @@ void set_state(Device device, const Tensor& state) {
 // The same memory as its input, of which autograd is no leaf: a layer may write into it, as into
 // the output of the layer before it in one process.
 struct Writable : torch::autograd::Function<Writable> {
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& input) {
-    return input.detach();
-  }
-  static Tensors backward(torch::autograd::AutogradContext*, Tensors gradients) {
-    return gradients;
-  }
+  static Tensor forward(AutogradContext*, const Tensor& input) { return input.detach(); }
+  static Tensors backward(AutogradContext*, Tensors gradients) { return gradients; }
 };
 
 // Any stage may begin with a layer that writes into its input. The first stage's is the caller's

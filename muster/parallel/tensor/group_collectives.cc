@@ -27,7 +27,7 @@ struct KeptMap : torch::CustomClassHolder {
 };
 
 struct CollectiveFunction : torch::autograd::Function<CollectiveFunction> {
-  static Tensor forward(torch::autograd::AutogradContext* context,
+  static Tensor forward(AutogradContext* context,
                         const Tensor& x,
                         const TensorMap& forward,
                         TensorMap backward) {
@@ -35,7 +35,7 @@ struct CollectiveFunction : torch::autograd::Function<CollectiveFunction> {
         IValue::make_capsule(c10::make_intrusive<KeptMap>(std::move(backward)));
     return forward(x);
   }
-  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
+  static Tensors backward(AutogradContext* context, Tensors gradients) {
     const auto capsule = context->saved_data["backward"].toCapsule();
     return {static_cast<KeptMap*>(capsule.get())->map(gradients[0]), Tensor(), Tensor()};
   }

@@ -208,7 +208,7 @@ AttentionGradients go_round_backward(const Tensor& q,
 }
 
 struct RingAttention : torch::autograd::Function<RingAttention> {
-  static Tensor forward(torch::autograd::AutogradContext* context,
+  static Tensor forward(AutogradContext* context,
                         const Tensor& q,
                         const Tensor& k,
                         const Tensor& v,
@@ -224,7 +224,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     return out;
   }
 
-  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
+  static Tensors backward(AutogradContext* context, Tensors gradients) {
     refuse_second_derivative("ring_attention");
     const c10::impl::ExcludeDispatchKeyGuard in_own_types(c10::autocast_dispatch_keyset);
     const auto capsule = context->saved_data["kept"].toCapsule();

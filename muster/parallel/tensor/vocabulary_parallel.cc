@@ -119,7 +119,7 @@ bool is_half(ScalarType type) {
 
 // The forward returns the mean over the targets that are not ignored.
 struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
-  static Tensor forward(torch::autograd::AutogradContext* context,
+  static Tensor forward(AutogradContext* context,
                         const Tensor& logits,
                         const Tensor& targets,
                         ProcessGroup& group,
@@ -148,7 +148,7 @@ struct ParallelCrossEntropy : torch::autograd::Function<ParallelCrossEntropy> {
 
   // The gradient is the softmax, less 1 at the target. It needs only the sums of the forward, so
   // the ranks exchange nothing.
-  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
+  static Tensors backward(AutogradContext* context, Tensors gradients) {
     refuse_second_derivative("parallel_cross_entropy");
     const Tensors saved = context->get_saved_variables();
     const Tensor &logits = saved[0], &index = saved[1], &foreign = saved[2], &ignored = saved[3];
