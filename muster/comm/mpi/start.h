@@ -8,6 +8,9 @@
 
 namespace muster::mpi {
 
+using shm::Part;
+using shm::Request;
+
 // One group's place in MPI.
 struct Communicators {
   MPI_Comm collectives = MPI_COMM_NULL;
