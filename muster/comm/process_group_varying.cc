@@ -156,7 +156,7 @@ std::vector<GivenRows> tell_each_other(const char* operation,
 
 Tensor room_for_rows(const GivenRows& given, int64_t rows, Device device) {
   Int64s shape{rows};
-  shape.insert(shape.end(), given.row.begin(), given.row.end());
+  append_all(shape, given.row);
   const Device where = given.place == RowsPlace::gpu ? device : Device(kCPU);
   return at::empty(shape, at::TensorOptions().dtype(given.type).device(where));
 }

@@ -29,7 +29,7 @@ std::string describe(const std::string& kind, const std::string& name, const Ten
 }
 
 std::string line_or_nothing(const Strings& lines, size_t at) {
-  return at < lines.size() && !lines[at].empty() ? cat("'", lines[at], "'") : "nothing";
+  return at < lines.size() && !lines[at].empty() ? in_quotes(lines[at]) : "nothing";
 }
 
 }  // namespace

@@ -166,7 +166,7 @@ bool is_meant(const IgnoredParameter& ignored, const NamedTensor& item) {
   throw invalid_argument(
       "DistributedDataParallel: expected ignored_parameters to be parameters or buffers of "
       "the model, got ",
-      name != nullptr ? cat("'", *name, "'") : "a tensor that is neither",
+      name != nullptr ? in_quotes(*name) : "a tensor that is neither",
       "; its first is '",
       all.empty() ? "" : all[0].name,
       "'");

@@ -522,9 +522,8 @@ MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
     values.emplace_back(name, entries_.at(name).kind == Kind::mean ? value / count : value);
   }
   MetricValues::Pairs line = extra;
-  line.insert(line.end(), values.begin(), values.end());
-  const MetricValues::Pairs shares = time_shares(messages);
-  line.insert(line.end(), shares.begin(), shares.end());
+  append_all(line, values);
+  append_all(line, time_shares(messages));
   append(step, std::move(line));
   clear();
   return MetricValues(std::move(values));

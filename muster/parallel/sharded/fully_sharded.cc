@@ -98,7 +98,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(Module& module) {
   if (wrong.empty())
     wrong = wrapped_problem("fully sharded", parameters, set_->group);
   const auto type_of = [](const std::optional<ScalarType>& type) {
-    return type ? std::string(toString(*type)) : std::string("the parameters'");
+    return type ? toString(*type) : "the parameters'";
   };
   const Terms terms = {{"compute_dtype", type_of(set_->options.compute_dtype)},
                        {"reduce_dtype", type_of(set_->options.reduce_dtype)},
@@ -114,7 +114,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(Module& module) {
     agree(*set_->options.replicate_group);
   const std::vector<detail::LeftMemory> memory = detail::memory_of_parameters(parameters);
   std::erase_if(set_->left, [](const auto& old) { return old.storage.expired(); });
-  set_->left.insert(set_->left.end(), memory.begin(), memory.end());
+  append_all(set_->left, memory);
   append_all(set_->assigned, view.assigned);
   auto& units = only_calls ? set_->without_parameters : set_->units;
   units.push_back(std::make_shared<FullyShardedUnit>(set_, std::ssize(units), std::move(view)));
