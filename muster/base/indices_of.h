@@ -1,4 +1,4 @@
-// The numbers 0, 1, …: those below a count, as for (const int rank : below(ranks)), and those by
+// The numbers 0, 1, …: those below a count, as for (const int rank : indices_below(ranks)), and those by
 // which a range's elements are reached, as for (const size_t i : indices_of(gpus)).
 #pragma once
 
@@ -8,12 +8,6 @@
 #include <ranges>
 
 namespace muster {
-
-// None, where the count is not above 0.
-template <class Count>
-auto below(Count count) {
-  return std::views::iota(Count{}, std::max(count, Count{}));
-}
 
 // The range must keep its size while the loop runs.
 auto indices_of(const auto& range) {
@@ -25,10 +19,10 @@ auto int_indices_of(const auto& range) {
   return std::views::iota(0, static_cast<int>(std::size(range)));
 }
 
-// 0, 1, and so on until `count`.
+// None, where the count is not above 0.
 template <class Count>
 auto indices_below(Count count) {
-  return std::views::iota(Count{}, count);
+  return std::views::iota(Count{}, std::max(count, Count{}));
 }
 
 }  // namespace muster

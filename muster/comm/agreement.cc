@@ -105,7 +105,7 @@ void Agreement::before(int64_t sequence, const std::string& signature, milliseco
   }
   const Deadline deadline(timeout);
   LateRanks late_ranks(timeout);
-  for (const int other : below(size_)) {
+  for (const int other : indices_below(size_)) {
     if (other != rank_)
       compare(
           sequence, signature, other, wait_for(other, sequence, signature, deadline, late_ranks));
@@ -158,7 +158,7 @@ void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
 void Agreement::look_again(int64_t sequence, const std::string& signature) {
   const Lock lock(mutex_);
   publish(sequence, signature);
-  for (const int other : below(size_)) {
+  for (const int other : indices_below(size_)) {
     if (other == rank_)
       continue;
     if (const auto theirs = published_by(other, sequence))

@@ -115,7 +115,7 @@ void expect_alike(const char* operation, const std::vector<GivenRows>& all) {
         operation, ": expected ", expected, ", got ", got, "; give such on all ranks");
   };
   int64_t first = -1;
-  for (const int64_t rank : below(std::ssize(all))) {
+  for (const int64_t rank : indices_below(std::ssize(all))) {
     const GivenRows& given = all[rank];
     if (!given.wrong.empty())
       refuse("a dense tensor with a first dimension, on the host or the rank's device",
@@ -195,7 +195,7 @@ Tensors ProcessGroup::all_gather_varying(const Tensor& input) {
   const auto rows = mapped(all, &GivenRows::rows);
   const auto sum = sum_of<int64_t>(all, &GivenRows::rows);
   const auto parts = room_for_rows(all[rank()], sum, device()).split_with_sizes(rows, 0);
-  for (const int from : below(size())) {
+  for (const int from : indices_below(size())) {
     const Tensor& part = parts[from];
     if (from == rank() && input.defined())
       part.copy_(input);

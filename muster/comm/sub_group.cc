@@ -73,7 +73,7 @@ void ProcessGroup::agree_on_members(const Ints& ranks) {
     return;
   }
   const auto lists = all_gather_bytes(mine, "new_group");
-  for (const int other : below(size())) {
+  for (const int other : indices_below(size())) {
     const std::string& theirs = lists[other];
     if (theirs == mine)
       continue;

@@ -40,7 +40,7 @@ JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
   const auto plans = all_gather_rows(group_, mine);
   Answer answer;
   int last = 0;
-  for (const int rank : below(group_.size())) {
+  for (const int rank : indices_below(group_.size())) {
     const Plan& plan = plans[rank];
     if (!plan.active) {
       if (!plan.shadowed)

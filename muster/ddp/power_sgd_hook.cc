@@ -31,7 +31,7 @@ namespace {
 // Makes the columns of each matrix orthogonal, in place, one after the other.
 void gram_schmidt(const Tensor& matrices, double epsilon) {
   const int64_t columns = matrices.size(2);
-  for (const int64_t i : below(columns)) {
+  for (const int64_t i : indices_below(columns)) {
     Tensor column = matrices.slice(2, i, i + 1);
     const Tensor norm = at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, /*keepdim=*/true);
     // A column of zeros stays one: Python's becomes NaN without an epsilon.

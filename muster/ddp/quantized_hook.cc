@@ -77,7 +77,7 @@ Reduction QuantizedHook::reduce(GradientBucket bucket) {
     scales_work.wait();
     bytes_work.wait();
     Tensor sum = at::zeros_like(blocks);
-    for (const int rank : below(group.size())) {
+    for (const int rank : indices_below(group.size())) {
       const Tensor of_rank = gathered(group, all_scales, rank);
       sum += of_rank.select(1, 0).unsqueeze(1) *
              (gathered(group, all_bytes, rank).to(kFloat) - of_rank.select(1, 1).unsqueeze(1));

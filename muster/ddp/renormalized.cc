@@ -11,8 +11,8 @@
 namespace muster {
 
 // LibTorch has two modules that do it.
-std::vector<NamedTensor> weights_with_max_norm(const Module& model) {
-  std::vector<NamedTensor> found;
+ModelTensors weights_with_max_norm(const Module& model) {
+  ModelTensors found;
   const auto look_at = [&](const std::string& name, const auto* embedding) {
     if (embedding != nullptr && embedding->options.max_norm())
       found.push_back({name, embedding->weight});
@@ -24,7 +24,7 @@ std::vector<NamedTensor> weights_with_max_norm(const Module& model) {
   return found;
 }
 
-std::vector<NamedTensor> renormalized_weights(const torch::nn::Module& model) {
+ModelTensors renormalized_weights(const Module& model) {
   return filtered(weights_with_max_norm(model),
                   [](const NamedTensor& weight) { return weight.tensor.requires_grad(); });
 }

@@ -12,10 +12,10 @@
 namespace muster {
 
 // The weights of such embeddings, by the names of these.
-std::vector<NamedTensor> weights_with_max_norm(const Module& model);
+ModelTensors weights_with_max_norm(const Module& model);
 // The trained ones of them. (What a frozen one gives is the same on every rank, whatever was
 // written before.)
-std::vector<NamedTensor> renormalized_weights(const Module& model);
+ModelTensors renormalized_weights(const Module& model);
 
 // Rank 0 warns of each, in the name of `owner`; nobody does in a group of one.
 void warn_of_renormalized(const char* owner,

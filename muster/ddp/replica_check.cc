@@ -82,7 +82,7 @@ void ReplicaCheck::count(const ModelSource& source, bool compares) {
   };
   for (const size_t i : indices_of(items)) {
     std::vector<std::pair<int, int64_t>> hashes;
-    for (const int rank : below(group_.size())) {
+    for (const int rank : indices_below(group_.size())) {
       if (value(rank, 0) != 0)
         hashes.emplace_back(group_.job_rank(rank), value(rank, i + 1));
     }

@@ -98,7 +98,7 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
     Tensor tensor = bucket.tensor;
     tensor.zero_();
     const int64_t count = values.numel();
-    for (const int rank : below(group.size())) {
+    for (const int rank : indices_below(group.size())) {
       tensor.index_add_(0,
                         all_places.slice(0, rank * count, (rank + 1) * count),
                         all_values.slice(0, rank * count, (rank + 1) * count));

@@ -51,7 +51,7 @@ ValueSample sample_from(const Tensor& values, ScalarType type) {
   const auto* const data = values.const_data_ptr<double>();
   ValueSample sample{.size = 0, .tolerance = tolerance_of(type)};
   double squares = 0;
-  for (const int64_t i : below(values.numel())) {
+  for (const int64_t i : indices_below(values.numel())) {
     sample.sum += data[i];
     squares += data[i] * data[i];
   }

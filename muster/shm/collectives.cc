@@ -194,7 +194,7 @@ void Collectives::begin(const Request& request) {
 // compare.
 void Collectives::give_sizes(const Request& request, Call& call) {
   auto* const sizes = reinterpret_cast<uint64_t*>(slot(team_.rank()));
-  for (const int peer : below(team_.size())) {
+  for (const int peer : indices_below(team_.size())) {
     sizes[peer] = request.in[peer].bytes;
     sizes[team_.size() + peer] = request.out[peer].bytes;
     call.largest = std::max<uint64_t>(call.largest, request.in[peer].bytes);
@@ -210,7 +210,7 @@ void Collectives::give_small(const Request& request) {
   std::byte* const mine = slot(team_.rank());
   if (!gives_every_rank_its_own(request.kind))
     return copy_bytes(mine, request.own_data(), part);
-  for (const int peer : below(team_.size()))
+  for (const int peer : indices_below(team_.size()))
     copy_bytes(mine + peer * part, request.in[peer].data, part);
 }
 
@@ -264,7 +264,7 @@ void Collectives::finish(const Request& request, const Deadline& deadline) {
 }
 
 bool Collectives::all_in_shared_memory() const {
-  for (const int rank : below(team_.size())) {
+  for (const int rank : indices_below(team_.size())) {
     if (team_.call(rank, sequence_).offset == kElsewhere)
       return false;
   }
@@ -274,7 +274,7 @@ bool Collectives::all_in_shared_memory() const {
 void Collectives::check_same_calls() const {
   const Call& mine = team_.call(team_.rank(), sequence_);
   const auto number = static_cast<int64_t>(sequence_);
-  for (const int rank : below(team_.size())) {
+  for (const int rank : indices_below(team_.size())) {
     const Call& theirs = team_.call(rank, sequence_);
     if (same(mine, theirs))
       continue;
@@ -303,8 +303,8 @@ void Collectives::check_same_sizes() const {
   const auto sizes = [&](int rank) {
     return reinterpret_cast<const uint64_t*>(slot(rank));
   };
-  for (const int from : below(ranks)) {
-    for (const int to : below(ranks)) {
+  for (const int from : indices_below(ranks)) {
+    for (const int to : indices_below(ranks)) {
       const uint64_t sent = sizes(from)[to];
       const uint64_t wanted = sizes(to)[ranks + from];
       if (sent == wanted)
@@ -337,7 +337,7 @@ void Collectives::finish_small(const Request& request) {
   } else if (request.kind == Kind::scatter) {
     copy_bytes(request.out[0].data, slot(request.root) + team_.rank() * part, part);
   } else {  // all_gather, gather
-    for (const int rank : below(team_.size()))
+    for (const int rank : indices_below(team_.size()))
       copy_bytes(request.out[rank].data, slot(rank), part);
   }
 }
@@ -345,7 +345,7 @@ void Collectives::finish_small(const Request& request) {
 void Collectives::reduce_small(const Request& request, size_t part) {
   const size_t skip = request.kind == Kind::reduce_scatter ? team_.rank() * part : 0;
   const void* sources[kMaxRanks];
-  for (const int rank : below(team_.size()))
+  for (const int rank : indices_below(team_.size()))
     sources[rank] = slot(rank) + skip;
   reduce_for(request.type, request.op)(request.out[0].data, sources, team_.size(), request.count);
 }
@@ -371,7 +371,7 @@ void Collectives::all_gather_in_place(const Request& request, const Deadline& de
 
 void Collectives::reduce_scatter_in_place(const Request& request, const Deadline& deadline) {
   const void* sources[kMaxRanks];
-  for (const int rank : below(team_.size()))
+  for (const int rank : indices_below(team_.size()))
     sources[rank] = data_of(rank) + team_.rank() * request.part_bytes();
   reduce_for(request.type, request.op)(request.out[0].data, sources, team_.size(), request.count);
   end_reading(deadline);
@@ -391,7 +391,7 @@ void Collectives::all_reduce_in_place(const Request& request, const Deadline& de
   const void* sources[kMaxRanks];
   for (size_t at = first; at < last; at += kBlockBytes / element) {
     const size_t count = std::min(kBlockBytes / element, last - at);
-    for (const int rank : below(ranks))
+    for (const int rank : indices_below(ranks))
       sources[rank] = data_of(rank) + at * element;
     std::byte* const result = request.out[0].data + at * element;
     reduce(result, sources, ranks, count);
@@ -423,9 +423,9 @@ void Collectives::reduce_staged(const Request& request, const Deadline& deadline
   };
   give(0);
   step(deadline);
-  for (const size_t round : below(rounds)) {
+  for (const size_t round : indices_below(rounds)) {
     const void* sources[kMaxRanks];
-    for (const int rank : below(ranks))
+    for (const int rank : indices_below(ranks))
       sources[rank] = stage(rank, round) + me * chunks.chunk;
     sources[me] = from + chunks.start(round, me);
     const size_t mine = chunks.size(round, me);
@@ -465,11 +465,11 @@ void Collectives::reduce_scatter_staged(const Request& request, const Deadline& 
   };
   give(0);
   step(deadline);
-  for (const size_t round : below(rounds)) {
+  for (const size_t round : indices_below(rounds)) {
     if (round + 1 < rounds)
       give(round + 1);
     const void* sources[kMaxRanks];
-    for (const int rank : below(ranks))
+    for (const int rank : indices_below(ranks))
       sources[rank] = stage(rank, round) + me * chunk;
     sources[me] = request.in[me].data + round * chunk;
     reduce(request.out[0].data + round * chunk, sources, ranks, size(round) / element);
@@ -490,7 +490,7 @@ void Collectives::move_staged(const Request& request, const Deadline& deadline) 
     return;
   give_round(request, capacity, 0);
   step(deadline);
-  for (const size_t round : below(rounds)) {
+  for (const size_t round : indices_below(rounds)) {
     if (round + 1 < rounds)
       give_round(request, capacity, round + 1);
     take_round(request, capacity, round);
@@ -503,7 +503,7 @@ void Collectives::move_staged(const Request& request, const Deadline& deadline) 
 size_t Collectives::rounds_to_move(const Request& request, size_t capacity) const {
   size_t largest = request.part_bytes();
   if (request.kind == Kind::all_to_all) {
-    for (const int rank : below(team_.size()))
+    for (const int rank : indices_below(team_.size()))
       largest = std::max<size_t>(largest, team_.call(rank, sequence_).largest);
   }
   return divided_up(largest, capacity);

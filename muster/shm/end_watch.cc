@@ -158,7 +158,7 @@ void EndWatch::run() {
   for (;;) {
     const int count = ::epoll_wait(events_.get(), events, std::size(events), -1);
     const Lock lock(mutex_);
-    for (const int i : below(count)) {
+    for (const int i : indices_below(count)) {
       if (events[i].data.u64 == kStop)
         return;
       end(events[i].data.u64);

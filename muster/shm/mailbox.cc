@@ -258,7 +258,7 @@ bool Mailbox::move_all() {
   if (!is_here())
     return false;
   bool moved = false;
-  for (const int peer : below(team_.size())) {
+  for (const int peer : indices_below(team_.size())) {
     if (!sends_[peer].empty())
       moved |= push(peer);
     if (peer != team_.rank() && wants_from(peer))
@@ -373,7 +373,7 @@ void Mailbox::finish_incoming(int from) {
 
 // Ends a receive with a message that came before it was asked for. False where there is none.
 bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
-  for (const int peer : below(team_.size())) {
+  for (const int peer : indices_below(team_.size())) {
     if (!wanted->is_from(peer))
       continue;
     auto& strays = strays_[peer];
@@ -415,7 +415,7 @@ std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
     const bool lost = !lives(pending.peer) && (is_send || !has_unread(pending.peer));
     return lost ? team_.failure({pending.peer}) : "";
   }
-  for (const int rank : below(team_.size())) {
+  for (const int rank : indices_below(team_.size())) {
     if (rank != team_.rank() && (lives(rank) || has_unread(rank)))
       return "";
   }

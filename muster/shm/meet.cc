@@ -194,7 +194,7 @@ Met join_host(const Exchange& exchange, int rank, int size, milliseconds timeout
 }  // namespace
 
 void Met::agree_on_arenas() {
-  for (const int rank : below(layout.size))
+  for (const int rank : indices_below(layout.size))
     layout.arena_bytes = std::min<size_t>(layout.arena_bytes, line(rank).arena_bytes);
   memory->keep_first(layout.total());
 }

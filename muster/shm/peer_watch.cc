@@ -21,7 +21,7 @@ uint64_t own_pid_namespace() {
 PeerWatch::PeerWatch(const Met& met, int rank, By by, Callback on_death)
     : met_(met), on_death_(std::move(on_death)) {
   const uint64_t own_namespace = own_pid_namespace();
-  for (const int peer : below(met.layout.size)) {
+  for (const int peer : indices_below(met.layout.size)) {
     if (peer == rank || (by == By::process && watch_process(peer, own_namespace)))
       continue;
     const Fd& connection = met.peers[peer];

@@ -122,7 +122,7 @@ Team::~Team() {
 void Team::drop_connections() {
   if (line(0).needs_connections.load() != 0 || line(rank_).needs_connections.load() != 0)
     return;
-  for (const int rank : below(size())) {
+  for (const int rank : indices_below(size())) {
     if (line(rank).needs_connections.load() == 0)
       met_.peers[rank].reset();
   }
@@ -131,9 +131,9 @@ void Team::drop_connections() {
 // Counts those on which any rank may run: ranks that share them are crowded.
 void Team::count_processors() {
   int count = 0;
-  for (const size_t word : below(std::size(line(0).cpus))) {
+  for (const size_t word : indices_below(std::size(line(0).cpus))) {
     uint64_t any = 0;
-    for (const int rank : below(size()))
+    for (const int rank : indices_below(size()))
       any |= line(rank).cpus[word];
     count += std::popcount(any);
   }
@@ -141,7 +141,7 @@ void Team::count_processors() {
 }
 
 void Team::ring_all() const {
-  for (const int rank : below(size())) {
+  for (const int rank : indices_below(size())) {
     Line& other = line(rank);
     ring(other.bell);
     ring(other.mail_bell);
@@ -168,7 +168,7 @@ void Team::check_here(const Step& what) const {
 }
 
 void Team::check_states(const Step& what, bool (*is_wrong)(RankState)) const {
-  for (const int rank : below(size())) {
+  for (const int rank : indices_below(size())) {
     if (!is_wrong(line(rank).state.load()))
       continue;
     throw Error(ErrorCode::peer_failed,
@@ -241,7 +241,7 @@ Ints Team::in_state(RankState state, const Ints& ranks) const {
 std::string Team::failure(const Ints& missing) const {
   const auto failed = in_state(RankState::gave_up, missing);
   const auto left = in_state(RankState::left, missing);
-  for (const int rank : below(size())) {
+  for (const int rank : indices_below(size())) {
     if (line(rank).state.load() != RankState::dead)
       continue;
     const bool is_missing = contains(missing, rank);
@@ -263,7 +263,7 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
   if (all_there(patience_))
     return;
   LateRanks late_ranks(deadline.left());
-  for (const int peer : below(size())) {
+  for (const int peer : indices_below(size())) {
     while (!has_come(peer)) {
       const auto late = missing();
       check_going_on(what, late, deadline);

@@ -54,7 +54,7 @@ class Team : NoCopy {
   // Calls `body` with the number of every rank but this one.
   template <class Body>
   void for_others(const Body& body) const {
-    for (const int rank : below(size())) {
+    for (const int rank : indices_below(size())) {
       if (rank != rank_)
         body(rank);
     }

@@ -409,7 +409,7 @@ Metrics::Kind Metrics::kind_named(const std::string& name) {
 void Metrics::load_state(const SavedState& state) {
   clear();
   last_in_state_ = static_cast<int64_t>(find_or(state.numbers, kWritten, -1));
-  for (const size_t i : below(state.texts.size() / 2)) {
+  for (const size_t i : indices_below(state.texts.size() / 2)) {
     const std::string number = cat(i);
     const std::string& kind = state.text("metrics", "kind " + number);
     Entry& into = entry(state.text("metrics", "name " + number), kind_named(kind));

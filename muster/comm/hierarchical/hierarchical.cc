@@ -75,7 +75,7 @@ struct Place {
 Place place_of(int rank, const Strings& hosts) {
   Place place{.num_ranks = count_of(hosts)};
   Strings names;
-  for (const int other : below(place.num_ranks)) {
+  for (const int other : indices_below(place.num_ranks)) {
     const auto found = std::ranges::find(names, hosts[other]);
     const auto host = static_cast<int>(found - names.begin());
     if (found == names.end()) {
@@ -323,7 +323,7 @@ class HierarchicalBackend : public OverGloo {
     options.timeout = left(deadline);
     wait_for_network(*between_->_allgather_base(column, input, options), deadline);
     const auto rows = rows_of_hosts(bytes_of(written(call)));
-    for (const int64_t host : below(hosts())) {
+    for (const int64_t host : indices_below(hosts())) {
       options.timeout = left(deadline);
       TensorLists outputs{rows[host]};
       Tensors inputs{column.narrow(0, host * input.numel(), input.numel())};
@@ -371,7 +371,7 @@ class HierarchicalBackend : public OverGloo {
     const auto rows = rows_of_hosts(input);
     ReduceScatterOptions options;
     options.reduceOp = op;
-    for (const int64_t host : below(hosts())) {
+    for (const int64_t host : indices_below(hosts())) {
       options.timeout = left(deadline);
       TensorLists inputs{rows[host]};
       Tensors outputs{sums[host]};
@@ -438,7 +438,7 @@ class HierarchicalBackend : public OverGloo {
       if (i < on_network.size())  // only the last piece may have nothing for this rank
         wait_for_network(*on_network[i], deadline);
       const auto parts = pieces[i].tensor_split(shares);
-      for (const int64_t owner : below(shares))
+      for (const int64_t owner : indices_below(shares))
         give_to_neighbours(parts[owner], owner, deadline);
     }
     if (op == c10d::ReduceOp::AVG)

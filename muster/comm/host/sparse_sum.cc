@@ -37,7 +37,7 @@ Tensor sparse_sum(const Tensor& tensor, int ranks, const AllGather& all_gather) 
   const Tensor mine = tensor.to(kCPU).coalesce();
   // The number of entries, and the shape, which must be the same everywhere.
   auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), kLong);
-  for (const int64_t dim : below(mine.dim()))
+  for (const int64_t dim : indices_below(mine.dim()))
     facts[0][dim + 1] = mine.size(dim);
   const Tensor counts = gathered(facts, 1, ranks, all_gather);
   if (!counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>()) {
@@ -52,7 +52,7 @@ Tensor sparse_sum(const Tensor& tensor, int ranks, const AllGather& all_gather) 
   const Tensor indices = gathered(mine.indices().t().contiguous(), most, ranks, all_gather);
   const Tensor values = gathered(mine.values(), most, ranks, all_gather);
   Tensors their_indices, their_values;
-  for (const int rank : below(ranks)) {
+  for (const int rank : indices_below(ranks)) {
     const int64_t first = rank * most, count = counts[rank][0].item<int64_t>();
     auto shape = mine.values().sizes().vec();
     shape[0] = count;

@@ -187,7 +187,7 @@ void check_places(const MpiRendezvous& rendezvous,
       return place.rank == rank && place.size == rendezvous.size;
     return place.size == places[0].size && distinct.insert(place.rank).second;
   };
-  for (const int rank : below(rendezvous.size)) {
+  for (const int rank : indices_below(rendezvous.size)) {
     const Place& place = places[rank];
     if (is_right(place, rank))
       continue;

@@ -93,7 +93,7 @@ Reductions::Reductions() {
                                           combine<shm::Op::band>,
                                           combine<shm::Op::bor>,
                                           combine<shm::Op::bxor>};
-  for (const size_t i : below(8))
+  for (const size_t i : indices_below(8))
     check(MPI_Op_create(functions[i], 1, &ops_[i]), "MPI_Op_create");
 }
 

@@ -187,7 +187,7 @@ class Start {
   void reduce_scatter() {
     const Part& out = request_.out[0];
     if (is_half(request_.type) || !is_one_piece(request_.in) || overlap(out, request_.in)) {
-      for (const int root : below(group_.size))
+      for (const int root : indices_below(group_.size))
         reduce(root, in(root), out);
       return;
     }
@@ -217,7 +217,7 @@ class Start {
   void all_gather() {
     const Part& given = request_.in[0];
     if (!is_one_piece(request_.out)) {
-      for (const int peer : below(group_.size))
+      for (const int peer : indices_below(group_.size))
         exchange(peer, &given, &out(peer));
       return;
     }
@@ -239,7 +239,7 @@ class Start {
     exchange(request_.root, &request_.in[0], nullptr);
     if (group_.rank != request_.root)
       return;
-    for (const int peer : below(group_.size))
+    for (const int peer : indices_below(group_.size))
       exchange(peer, nullptr, &out(peer));
     copy(request_.in[0], out(group_.rank));
   }
@@ -248,13 +248,13 @@ class Start {
     exchange(request_.root, nullptr, &request_.out[0]);
     if (group_.rank != request_.root)
       return;
-    for (const int peer : below(group_.size))
+    for (const int peer : indices_below(group_.size))
       exchange(peer, &in(peer), nullptr);
     copy(in(group_.rank), request_.out[0]);
   }
 
   void all_to_all() {
-    for (const int peer : below(group_.size))
+    for (const int peer : indices_below(group_.size))
       exchange(peer, &in(peer), &out(peer));
   }
 

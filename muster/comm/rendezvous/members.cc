@@ -230,7 +230,7 @@ RankIdentities join(c10d::Store& store, const RankIdentity& self, milliseconds t
   translate_failures(cat("rendezvous on rank ", self.rank), [&] {
     register_self(store, self);
     wait_for_all(store, self, timeout);
-    for (const int rank : below(self.world_size))
+    for (const int rank : indices_below(self.world_size))
       members.push_back(rank_identity_from(store.get_to_str(member_key(rank)), rank));
   });
   check_versions(members);

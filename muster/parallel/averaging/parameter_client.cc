@@ -94,7 +94,7 @@ void ParameterClient::push() {
   with_each_server("push", [&](size_t server) {
     Tensors gradients;
     Int64s which;
-    for (const int64_t i : below(std::ssize(shards_[server]))) {
+    for (const int64_t i : indices_below(std::ssize(shards_[server]))) {
       const Tensor& gradient = shards_[server][i].grad();
       if (!gradient.defined())
         continue;

@@ -104,7 +104,7 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
   require_agreement(
       group, "parameter server", wrong_options.empty() ? wrong : wrong_options, terms);
   std::vector<ProcessGroup> pairs;
-  for (const int server : below(options.servers)) {
+  for (const int server : indices_below(options.servers)) {
     for (int worker = options.servers; worker < group.size(); ++worker) {
       if (auto pair = group.new_group({server, worker}))
         pairs.push_back(std::move(*pair));

@@ -116,7 +116,7 @@ void StageAverage::finish() {
     const int64_t count = std::ssize(bucket.parameters);
     const Tensor are_there = bucket.flat.narrow(0, bucket.flat.numel() - count, count);
     int64_t at = 0;
-    for (const int64_t i : below(count)) {
+    for (const int64_t i : indices_below(count)) {
       const Tensor& parameter = bucket.parameters[i];
       const Tensor part = bucket.flat.narrow(0, at, parameter.numel()).view(parameter.sizes());
       at += parameter.numel();

@@ -58,7 +58,7 @@ class QueuedStep {
   // In the first step ranks do not know the shapes yet that go into each stage.
   QueuedStep(const PipelineSchedule& schedule, bool is_first)
       : schedule_(schedule), is_first_(is_first), ranks_(schedule.actions.size()) {
-    for (const int rank : below(schedule.ranks))
+    for (const int rank : indices_below(schedule.ranks))
       fill_queues_of(rank);
   }
 
@@ -108,7 +108,7 @@ class QueuedStep {
 
   std::vector<std::vector<PipelineMessage>> senders_to(int rank) const {
     std::vector<std::vector<PipelineMessage>> senders(schedule_.ranks);
-    for (const int from : below(schedule_.ranks)) {
+    for (const int from : indices_below(schedule_.ranks)) {
       for (const PipelineAction& action : schedule_.actions[from]) {
         const auto made = made_by(action, schedule_);
         if (travels(made, schedule_) && receiver_of(*made, schedule_) == rank)

@@ -63,7 +63,7 @@ PipelineMessages::PipelineMessages(const PipelineChannels& channels,
       order_(schedule.ranks),
       begun_(order_.size(), 0),
       forms_(schedule.stages) {
-  for (const int from : below(schedule.ranks)) {
+  for (const int from : indices_below(schedule.ranks)) {
     if (from == group().rank())
       continue;
     for (const PipelineAction& action : schedule.actions[from]) {

@@ -76,7 +76,7 @@ class StagesInEvaluation : NoCopy {
 int64_t bits_of(const TiedWeights& tied, const std::function<bool(const TiedWeight&)>& holds) {
   constexpr size_t kBits = 62;
   int64_t bits = 0;
-  for (const size_t i : below(std::min(tied.size(), kBits)))
+  for (const size_t i : indices_below(std::min(tied.size(), kBits)))
     if (tied[i].parameter().defined() && holds(tied[i]))
       bits |= int64_t{1} << i;
   return bits;

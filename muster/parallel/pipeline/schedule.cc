@@ -63,9 +63,9 @@ PipelineAction interleaved_backward(const PipelineSchedule& schedule, int rank, 
 // Every rank runs all forwards and then all backwards, so it holds all micro-batches at once.
 PipelineSchedule gpipe(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("gpipe", ranks, micro_batches, 1);
-  for (const int rank : below(ranks)) {
+  for (const int rank : indices_below(ranks)) {
     for (const ActionKind kind : {ActionKind::forward, ActionKind::backward}) {
-      for (const int i : below(micro_batches))
+      for (const int i : indices_below(micro_batches))
         schedule.actions[rank].push_back({kind, rank, i});
     }
   }
@@ -75,7 +75,7 @@ PipelineSchedule gpipe(int ranks, int micro_batches) {
 // A rank holds at most one micro-batch more than the forwards that it runs ahead.
 PipelineSchedule one_f_one_b(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("one_f_one_b", ranks, micro_batches, 1);
-  for (const int rank : below(ranks)) {
+  for (const int rank : indices_below(ranks)) {
     auto& actions = schedule.actions[rank];
     const int ahead = std::min(ranks - 1 - rank, micro_batches);
     for (int i = -ahead; i < micro_batches; ++i) {
@@ -100,7 +100,7 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
                            (micro_batches / ranks + 1) * ranks);
   }
   const int all = micro_batches * stages_per_rank;
-  for (const int rank : below(ranks)) {
+  for (const int rank : indices_below(ranks)) {
     auto& actions = schedule.actions[rank];
     const int ahead = std::min((stages_per_rank - 1) * ranks + 2 * (ranks - 1 - rank), all);
     for (int i = -ahead; i < all; ++i) {
@@ -116,7 +116,7 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
 // Backwards are divided: the input's gradient goes on at once, and those of the weights fill gaps.
 PipelineSchedule zero_bubble(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("zero_bubble", ranks, micro_batches, 1);
-  for (const int rank : below(ranks)) {
+  for (const int rank : indices_below(ranks)) {
     auto& actions = schedule.actions[rank];
     const int ahead = std::min(ranks - 1 - rank, micro_batches);
     // A rank that runs ahead by fewer forwards may put off as many weights' gradients.

@@ -118,7 +118,7 @@ bool exists_in(const PipelineSchedule& schedule, const PipelineAction& action) {
 // Checks that each action occurs once, where it belongs. Whether the order works, simulate() finds.
 void check_counts(const PipelineSchedule& schedule) {
   std::map<std::tuple<StepKind, int, int>, int> count;
-  for (const int rank : below(schedule.ranks)) {
+  for (const int rank : indices_below(schedule.ranks)) {
     for (const PipelineAction& action : schedule.actions[rank]) {
       if (!exists_in(schedule, action) || schedule.rank_of(action.stage) != rank) {
         refuse_schedule(schedule,
@@ -133,8 +133,8 @@ void check_counts(const PipelineSchedule& schedule) {
       ++count[{action.kind, action.stage, action.micro_batch}];
     }
   }
-  for (const int stage : below(schedule.stages)) {
-    for (const int i : below(schedule.micro_batches)) {
+  for (const int stage : indices_below(schedule.stages)) {
+    for (const int i : indices_below(schedule.micro_batches)) {
       const int f = count[{StepKind::forward, stage, i}];
       const int b = count[{StepKind::backward, stage, i}];
       const int in = count[{StepKind::input_grad, stage, i}];

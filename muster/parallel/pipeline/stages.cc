@@ -198,10 +198,10 @@ std::vector<LayerCost> measure_costs(torch::nn::Sequential model,
 // All ranks call it together, so that all cut the model in the same place.
 std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
   Tensor seconds = at::empty({std::ssize(costs)}, kDouble);
-  for (const int64_t i : below(std::ssize(costs)))
+  for (const int64_t i : indices_below(std::ssize(costs)))
     seconds[i] = costs[i].seconds;
   group.all_reduce(seconds, ReduceOp::avg);
-  for (const int64_t i : below(std::ssize(costs)))
+  for (const int64_t i : indices_below(std::ssize(costs)))
     costs[i].seconds = seconds[i].item<double>();
   return costs;
 }

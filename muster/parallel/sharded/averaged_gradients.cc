@@ -89,7 +89,7 @@ void AveragedGradients::require(const Tensors& parameters, ProcessGroup& group) 
   const Tensor gathered = mine.new_empty({group.size(), mine.size(1), 3});
   group.all_gather(gathered, mine);
   const Tensor samples = gathered.cpu();
-  for (const int64_t i : below(samples.size(1)))
+  for (const int64_t i : indices_below(samples.size(1)))
     require_alike(parameters[i], samples, i, group);
   ++compared_;
 }

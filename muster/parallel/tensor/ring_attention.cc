@@ -115,8 +115,8 @@ void each_pair(const ProcessGroup& group,
   const Int64s mine = pieces_of(group.rank(), group.size(), options.order);
   const Int64s theirs = pieces_of(owner, group.size(), options.order);
   const int64_t length = own_tokens / std::ssize(mine);
-  for (const int64_t i : below(std::ssize(mine))) {
-    for (const int64_t j : below(std::ssize(theirs))) {
+  for (const int64_t i : indices_below(std::ssize(mine))) {
+    for (const int64_t j : indices_below(std::ssize(theirs))) {
       if (options.causal && theirs[j] > mine[i])
         continue;
       const bool diagonal = options.causal && theirs[j] == mine[i];
@@ -140,7 +140,7 @@ void each_block(int64_t own_tokens,
                 const After& after) {
   Ring ring(group);
   Tensor come = at::empty_like(keys);
-  for (const int64_t step : below(group.size())) {
+  for (const int64_t step : indices_below(group.size())) {
     std::optional<Work> moving;
     // The last block need not move on.
     if (step + 1 < group.size())
@@ -264,7 +264,7 @@ Tensor joined_positions(int64_t length,
   const Tensor all =
       at::arange(length, at::TensorOptions().dtype(kLong).device(device)).view({pieces, -1});
   Tensors joined;
-  for (const int64_t rank : below(group.size()))
+  for (const int64_t rank : indices_below(group.size()))
     for (const int64_t piece : pieces_of(rank, group.size(), order))
       joined.push_back(all[piece]);
   return at::cat(joined);

@@ -223,7 +223,7 @@ TensorPieces ColumnParallelLinearImpl::pieces() const {
     Int64s shape = item.value().sizes().vec();
     shape[0] = outputs_;
     TensorPiece piece{.name = item.key(), .shape = shape, .elements = {}, .tensor = item.value()};
-    for (const int64_t stack : below(options_.stacks))
+    for (const int64_t stack : indices_below(options_.stacks))
       for (const ElementRun& run :
            slice_elements(shape, 0, stack * of_stack + rows.begin, rows.length))
         piece.elements.push_back(run);
