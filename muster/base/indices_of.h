@@ -1,5 +1,5 @@
-// The numbers 0, 1, …: those below a count, as for (const int rank : indices_below(ranks)), and those by
-// which a range's elements are reached, as for (const size_t i : indices_of(gpus)).
+// The numbers 0, 1, …: those below a count, as for (const int rank : indices_below(ranks)), and
+// those by which a range's elements are reached, as for (const size_t i : indices_of(gpus)).
 #pragma once
 
 #include <algorithm>

@@ -118,9 +118,8 @@ void put_replaced_first(RankExits& exits, const RankExits& replaced) {
       first != nullptr && lost_a_peer(*first) && left_early(exits, *first) == nullptr;
   if (!is_loss || replaced.empty() || time_between(replaced.front(), *first) > kOfTheLoss)
     return;
-  std::erase_if(exits, [&](const RankExit& exit) {
-    return contains(replaced, exit.rank, &RankExit::rank);
-  });
+  std::erase_if(
+      exits, [&](const RankExit& exit) { return contains(replaced, exit.rank, &RankExit::rank); });
   exits.insert(exits.begin(), replaced.begin(), replaced.end());
 }
 

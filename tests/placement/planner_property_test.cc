@@ -32,7 +32,8 @@ void randomize_gpu(Random& random, int host, Gpu& gpu) {
   if (indices_below(random, 4) > 0)
     gpu.numa_node = below(random, 2);
   gpu.memory_total_bytes = (8 + static_cast<uint64_t>(indices_below(random, 72))) * kGiB;
-  gpu.memory_free_bytes = gpu.memory_total_bytes / (1 + static_cast<uint64_t>(indices_below(random, 3)));
+  gpu.memory_free_bytes =
+      gpu.memory_total_bytes / (1 + static_cast<uint64_t>(indices_below(random, 3)));
   if (indices_below(random, 4) == 0)
     gpu.processes = {{.pid = 1, .used_memory_bytes = kGiB}};
   if (indices_below(random, 10) > 0)

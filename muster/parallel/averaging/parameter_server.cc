@@ -346,14 +346,14 @@ void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by
   const size_t left =
       filtered_indices(workers.size(), [this](size_t i) { return pace.here(i); }).size();
   log_warning("parameter server rank ",
-      rank,
-      ": worker rank ",
-      job_ranks[lost],
-      " is lost (",
-      lost_by,
-      "); ",
-      plural(left, "worker"),
-      word_for(left, " goes on", " go on"));
+              rank,
+              ": worker rank ",
+              job_ranks[lost],
+              " is lost (",
+              lost_by,
+              "); ",
+              plural(left, "worker"),
+              word_for(left, " goes on", " go on"));
 }
 
 }  // namespace muster
