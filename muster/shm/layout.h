@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <unistd.h>
+
 #include "muster/base/cache_line.h"
 #include "muster/base/divided_up.h"
 #include "muster/shm/reduce.h"
@@ -20,10 +22,10 @@
 namespace muster::shm {
 
 inline constexpr size_t kKiB = 1024;
-inline constexpr size_t kPage = 4096;
-inline constexpr int kMaxRanks = 256;           // of a team
-inline constexpr size_t kSlotBytes = 8 * kKiB;  // an operation no larger needs no stage
-inline constexpr size_t kComparedDims = 8;      // of a tensor, by all ranks
+inline constexpr int kMaxRanks = 256;                       // of a team
+inline constexpr size_t kSlotBytes = 8 * kKiB;              // an operation no larger needs no stage
+inline constexpr size_t kSlotRoom = kSlotBytes + 4 * kKiB;  // with its call
+inline constexpr size_t kComparedDims = 8;                  // of a tensor, by all ranks
 inline constexpr size_t kLeastArena = 64 * kKiB * kKiB;
 inline constexpr size_t kChannelBytes = 32 * kKiB;  // what a sender may be ahead of its receiver
 
@@ -96,25 +98,32 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free &&
 // The lowest byte is the layout's version.
 inline constexpr uint64_t kMagic = 0x31726574'73756d03;
 
-// Offsets, all of whole pages.
+// What the kernel maps and gives back as a whole: 4 KiB, on arm64 up to 64 KiB. All ranks of a team
+// have one kernel.
+inline size_t page_bytes() {
+  static const size_t bytes = ::sysconf(_SC_PAGESIZE);
+  return bytes;
+}
+
+// Offsets. The channels and each arena begin at a page.
 struct Layout {
   int size = 1;
   size_t stage_bytes = 0;  // one half of a rank's stage
   size_t arena_bytes = 0;
 
-  static constexpr size_t pages(size_t bytes) { return rounded_up(bytes, kPage); }
+  static size_t pages(size_t bytes) { return rounded_up(bytes, page_bytes()); }
   size_t ranks() const { return size; }
 
   size_t line(int rank) const { return rank * sizeof(Line); }
   size_t slots() const { return pages(line(size)); }
   // A rank has two: one for calls of odd sequence numbers and one for even, each with its data.
   size_t slot(int rank, uint64_t sequence) const {
-    return slots() + (2 * rank + sequence % 2) * (kSlotBytes + kPage);
+    return slots() + (2 * rank + sequence % 2) * kSlotRoom;
   }
   size_t slot_data(int rank, uint64_t sequence) const {
     return slot(rank, sequence) + sizeof(Call);
   }
-  size_t stages() const { return slots() + ranks() * 2 * (kSlotBytes + kPage); }
+  size_t stages() const { return slots() + ranks() * 2 * kSlotRoom; }
   // A rank has two halves, each with a part for others to read and one for what it has reduced.
   size_t stage(int rank, uint64_t half) const {
     return stages() + (2 * rank + half % 2) * 2 * stage_bytes;
@@ -126,7 +135,7 @@ struct Layout {
     return pages(channel_words(size - 1, size - 1) + sizeof(ChannelWords));
   }
   size_t channel(int from, int to) const { return channels() + pair(from, to) * kChannelBytes; }
-  size_t arenas() const { return channels() + ranks() * ranks() * kChannelBytes; }
+  size_t arenas() const { return pages(channels() + ranks() * ranks() * kChannelBytes); }
   size_t pair(int from, int to) const { return from * ranks() + to; }
   size_t arena(int rank) const { return arenas() + rank * arena_bytes; }
   size_t total() const { return arena(size); }

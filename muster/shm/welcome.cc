@@ -38,7 +38,7 @@ class WelcomeMessage : NoCopy {
 // behind them would have no address that an atomic may have.
 void check_parts(const Layout& layout) {
   const size_t stage_bytes = layout_for(layout.size).stage_bytes;
-  const bool is_whole = layout.arena_bytes == layout.arena_bytes / kPage * kPage;
+  const bool is_whole = layout.arena_bytes == Layout::pages(layout.arena_bytes);
   if (layout.stage_bytes == stage_bytes && is_whole && layout.arena_bytes >= kLeastArena)
     return;
   throw invalid_argument("shared memory: expected from rank 0 stages of ",

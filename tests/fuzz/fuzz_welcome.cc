@@ -27,8 +27,8 @@ void send_text(int to, const std::string& text, off_t memory_bytes) {
 // What is taken lies within the memory, in whole pages.
 void check_layout(const shm::Layout& layout, off_t memory_bytes) {
   const size_t size = memory_bytes;
-  const bool is_whole =
-      layout.stage_bytes % shm::kPage == 0 && layout.arena_bytes % shm::kPage == 0;
+  const size_t page = shm::page_bytes();
+  const bool is_whole = layout.arenas() % page == 0 && layout.arena_bytes % page == 0;
   if (!is_whole || layout.size != kRanks || layout.total() > size ||
       layout.arenas() > layout.total())
     std::abort();
@@ -38,7 +38,7 @@ void check_layout(const shm::Layout& layout, off_t memory_bytes) {
 
 // What comes over the socket by which the ranks of a host come to share memory.
 void fuzz_welcome(const std::string& text) {
-  for (const off_t memory_bytes : {off_t{0}, off_t{shm::kPage}, off_t{1} << 30, off_t{1} << 62}) {
+  for (const off_t memory_bytes : {off_t{0}, off_t{4096}, off_t{1} << 30, off_t{1} << 62}) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
       std::abort();

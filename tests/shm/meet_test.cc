@@ -227,7 +227,7 @@ TEST(Meet, WhatIsNoNameOfASocketIsRefused) {
 // What another program says in rank 0's place: with memory of so many bytes, a message that is cut
 // off after so many.
 struct Answer {
-  off_t memory_bytes = kPage;
+  off_t memory_bytes = 4096;
   uint64_t stage_bytes = 0;
   uint64_t arena_bytes = 0;
   size_t told = 4 * sizeof(uint64_t);
@@ -263,8 +263,11 @@ std::string error_after(const Answer& answer) {
 }
 
 TEST(Meet, MemoryThatIsShorterThanRankZeroSaysIsRefused) {
-  for (const auto& [stage, arena] : std::initializer_list<std::pair<uint64_t, uint64_t>>{
-           {kPage, kPage}, {uint64_t{1} << 61, 0}, {0, uint64_t{1} << 63}, {0, ~uint64_t{0}}}) {
+  for (const auto& [stage, arena] :
+       std::initializer_list<std::pair<uint64_t, uint64_t>>{{4096, page_bytes()},
+                                                            {uint64_t{1} << 61, 0},
+                                                            {0, uint64_t{1} << 63},
+                                                            {0, ~uint64_t{0}}}) {
     EXPECT_THAT(error_after({.stage_bytes = stage, .arena_bytes = arena}),
                 HasSubstr("expected as much memory as rank 0 says"));
   }
@@ -279,7 +282,7 @@ TEST(Meet, PartsThatNoMusterMakesAreRefused) {
        std::initializer_list<std::pair<uint64_t, uint64_t>>{{right.stage_bytes + 8, kLeastArena},
                                                             {0, kLeastArena},
                                                             {right.stage_bytes, kLeastArena + 8},
-                                                            {right.stage_bytes, kPage}}) {
+                                                            {right.stage_bytes, page_bytes()}}) {
     EXPECT_THAT(error_after({.memory_bytes = enough, .stage_bytes = stage, .arena_bytes = arena}),
                 HasSubstr("another program answers in its place"));
   }
