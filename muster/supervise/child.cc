@@ -184,6 +184,21 @@ class ChildStack : NoCopy {
   void* base_;
 };
 
+// The process id, and the pidfd by `pidfd`. An emulator of another processor (qemu before 8) makes
+// no pidfd with the process: it is opened before anybody could wait for the process and free its
+// id.
+pid_t start_child(void* stack, ChildPlan& plan, int& pidfd) {
+  constexpr int kFlags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+  const BlockedSignals blocked;
+  const pid_t pid = clone_process(child_main, stack, kFlags | CLONE_PIDFD, &plan, &pidfd);
+  if (pid >= 0 || errno != EINVAL)
+    return pid;
+  const pid_t emulated = clone_process(child_main, stack, kFlags, &plan);
+  if (emulated >= 0)
+    pidfd = static_cast<int>(::syscall(SYS_pidfd_open, emulated, 0));
+  return emulated;
+}
+
 bool is_regular_file(const std::string& path) {
   struct stat info{};
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
@@ -341,12 +356,7 @@ Child spawn_child(const ChildOptions& options) {
                  .open_files = options.open_files ? &*options.open_files : nullptr};
   thread_local const ChildStack stack;
   int pidfd = -1;
-  pid_t pid = -1;
-  {
-    const BlockedSignals blocked;
-    pid = clone_process(
-        child_main, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &plan, &pidfd);
-  }
+  const pid_t pid = start_child(stack.top(), plan, pidfd);
   if (pid < 0 && errno == EAGAIN)
     throw Shortage(ErrorCode::io,
                    cat("cannot make a process for '",
