@@ -10,6 +10,8 @@
 # Mounts are made in a mount namespace of their own, and processes in a process namespace: both end with this script,
 # however it ends, and no mount is ever seen from outside. After a SIGKILL the files stay, until the next run.
 #
+#   BARE_OWN_ARCH in COMMAND's environment: the machine's own architecture, where the system is emulated; programs of it are
+#                 as fast as outside, with the packages of `dpkg --add-architecture`
 #   BARE_FOLDER   where the system is put while it runs (default: /var/tmp; about 15 GB for `make test`)
 #   BARE_FILES    files, separated by blanks, that COMMAND finds in /root/files
 set -euo pipefail
@@ -146,7 +148,8 @@ done
 for folder in ${PIP_FIND_LINKS:-}; do copy "$folder"; done
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"  # no package starts a service
 chmod +x "$root/usr/sbin/policy-rc.d"
-variables=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM="${TERM:-dumb}")
+[ "$arch" = "$own_arch" ] && own= || own=$own_arch
+variables=(BARE_OWN_ARCH="$own" HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM="${TERM:-dumb}")
 while IFS= read -r -d '' entry; do
   case ${entry%%=*} in
     *_proxy | *_PROXY | PIP_* | SSL_CERT_* | *_CA_BUNDLE | GIT_SSL_CAINFO | OPENBLAS_* | CI) variables+=("$entry") ;;

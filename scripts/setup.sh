@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs what `make train` (setup.sh train), `make test` (test), the tests labelled long (long), `make lint` (lint),
-# `make bench` (bench), `make image` (image), `make packages` (packages), fuzzing (fuzz), `make docs` (docs) and an edited
-# checkout (dev) need, and says what.
+# `make bench` (bench), `make image` (image), `make packages` (packages), fuzzing (fuzz), `make docs` (docs), an edited
+# checkout (dev), and the control plane's build and tests, without LibTorch (control), need, and says what.
 # Distribution packages come through apt-get (sudo when not root); LibTorch comes from its PyPI wheel into .deps/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?usage: setup.sh train|test|dev|long|lint|bench|image|packages|fuzz|docs}
+goal=${1:?usage: setup.sh train|test|dev|control|long|lint|bench|image|packages|fuzz|docs}
 
 # The default LibTorch, and the two CUDA runtime packages its CPU library is linked against.
 torch_version=2.15.0
@@ -20,11 +20,13 @@ notebook_packages="nbclient==0.11.0 ipykernel==7.4.0 cloudpickle==3.1.3"
 say() { printf 'setup: %s\n' "$*"; }
 
 # libzstd-dev: what the archive of OpenSSL 3.5 needs.
-needed="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
-  libgloo-dev libhwloc-dev libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libtomlplusplus-dev
-  libssl-dev libpugixml-dev libcurl4-openssl-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev libzstd-dev
-  libjpeg-dev libpng-dev libarchive-dev"
+control="pkg-config python3 python3-venv ca-certificates libhwloc-dev libcli11-dev libfmt-dev libspdlog-dev
+  nlohmann-json3-dev libtomlplusplus-dev libssl-dev libpugixml-dev libcurl4-openssl-dev libgtest-dev libgmock-dev
+  zlib1g-dev libzstd-dev"
+needed="g++ cmake ninja-build $control libgloo-dev libbenchmark-dev libjpeg-dev libpng-dev libarchive-dev"
 optional=""
+# In an emulated arm64 (scripts/bare.sh) compiler and build are programs of this, the machine's own architecture.
+own=${BARE_OWN_ARCH:-}
 case $goal in
   train) optional="mold" ;;
   test | dev | long | lint | bench)
@@ -35,6 +37,14 @@ case $goal in
     [ "$goal" != dev ] || optional="$optional ccache"
     [ "$goal" != long ] || optional="$optional chromium debootstrap podman crun runc"
     [ "$goal" != bench ] || optional="$optional parallel task-spooler" ;;
+  control)
+    needed="g++ cmake ninja-build $control"
+    optional="mold e2fsprogs faketime file iproute2"
+    if [ -n "$own" ]; then
+      needed="cmake:$own ninja-build:$own binutils-aarch64-linux-gnu:$own libisl23:$own libmpc3:$own libmpfr6:$own
+        libstdc++-12-dev-arm64-cross $control"
+      optional="mold:$own ${optional#mold }"
+    fi ;;
   packages) needed="$needed python3-dev dpkg-dev file" ;;
   fuzz)
     suffix=""
@@ -42,14 +52,14 @@ case $goal in
     needed="$needed clang$suffix libclang-rt$suffix-dev" ;;
   image) needed="debootstrap python3" ;;
   docs) needed="doxygen python3 python3-markdown-it" ;;
-  *) say "unknown goal '$goal': expected train, test, dev, long, lint, bench, image, packages, fuzz or docs"; exit 2 ;;
+  *) say "unknown goal '$goal': expected train, test, dev, control, long, lint, bench, image, packages, fuzz or docs"; exit 2 ;;
 esac
 
 # What there is not without an optional package; the tests among it report themselves skipped.
 used_by() {
   case $1 in
     ccache) echo "what keeps the compiler's results" ;;
-    mold) echo "the fast linker" ;;
+    mold*) echo "the fast linker" ;;
     chromium) echo "the test of the report in a browser" ;;
     python3-markdown-it) echo "the check of the documentation's links" ;;
     doxygen) echo "the check of the API reference" ;;
@@ -102,9 +112,9 @@ cpu_stamp=$venv/.muster-cpu
 whole_stamp=$venv/.muster-whole
 pip="$venv/bin/pip install --quiet --disable-pip-version-check"
 
-# Fuzzing and the site need no LibTorch, and TORCH names another one.
+# Some goals need no LibTorch, and TORCH names another one.
 needs_torch() {
-  [ "$goal" != fuzz ] && [ "$goal" != docs ] && [ "$goal" != image ] && [ -z "${TORCH:-}" ] && [ ! -e $whole_stamp ] &&
+  [[ " control docs fuzz image " != *" $goal "* ]] && [ -z "${TORCH:-}" ] && [ ! -e $whole_stamp ] &&
     { [ $whole = 1 ] || [ ! -e $cpu_stamp ]; }
 }
 
@@ -195,6 +205,7 @@ if [ -n "$missing" ]; then
     sudo=sudo
   fi
   log=$(mktemp)
+  [ -z "$own" ] || $sudo dpkg --add-architecture "$own"
   $sudo apt-get update -qq >"$log" 2>&1 || { tail -n 20 "$log"; say "apt-get update failed (above)"; exit 1; }
   keep_what_is_offered
   say "installing distribution packages:$missing"
@@ -207,8 +218,23 @@ else
 fi
 end_torch
 
+# apt does not install these: they depend on packages for any architecture, which it takes for the emulated one's.
+add_cross_compiler() {
+  [ "$goal" = control ] && [ -n "$own" ] || return 0
+  ! command -v aarch64-linux-gnu-g++ >/dev/null || return 0
+  say "unpacking the compiler of $own for arm64"
+  local folder package
+  folder=$(mktemp -d)
+  (cd "$folder" && apt-get download -qq {cpp,gcc,g++}-12-aarch64-linux-gnu:"$own")
+  for package in "$folder"/*.deb; do $sudo dpkg-deb --extract "$package" /; done
+  rm -r "$folder"
+  for package in gcc g++; do $sudo ln -s aarch64-linux-gnu-$package-12 /usr/bin/aarch64-linux-gnu-$package; done
+  $sudo ln -s /usr/bin/aarch64-linux-gnu-readelf /usr/local/bin/readelf
+}
+add_cross_compiler
+
 # --- what else the goal needs ---------------------------------------------------------------------------------------
-if [ "$goal" = fuzz ] || [ "$goal" = docs ] || [ "$goal" = image ]; then exit 0; fi
+if [[ " control docs fuzz image " == *" $goal "* ]]; then exit 0; fi
 
 if [ "$goal" = lint ] && ! cmp -s scripts/lint/requirements.txt .deps/lint/installed.txt; then
   say "installing for make lint, into .deps/lint:" $(grep -v '^#' scripts/lint/requirements.txt)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, the second LibTorch, clang,
-# `make lint`, all tests on a busy machine, and `make train` and `make test`, and the packages, on bare systems. Says each
-# step and stops at the first that fails. `test_long.sh STEP...` runs only these: long asan tsan fuzz torch clang lint busy
-# bare packages.
+# `make lint`, all tests on a busy machine, and `make train` and `make test`, and the packages, on bare systems, and the
+# control plane on arm64. Says each step and stops at the first that fails. `test_long.sh STEP...` runs only these: long asan
+# tsan fuzz torch clang lint busy bare packages arm64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -169,18 +169,34 @@ run_packages() {
     python -c "import muster, torch.distributed, muster_torch._compiled; print(muster.plan(n=2))"'
 }
 
-[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang lint busy bare packages
+# Where this machine is another one, qemu runs the tests; the compiler is a program of this machine's. qemu notes each page of
+# the addresses that shared memory takes, which takes long, so the tests have few.
+run_arm64() {
+  local code=0
+  step "the control plane, shared memory and the Python package on Debian arm64"
+  scripts/bare.sh --arch arm64 bash -euc '
+    scripts/setup.sh control
+    cmake --preset control ${BARE_OWN_ARCH:+--toolchain cmake/aarch64.cmake} -DMUSTER_BENCHMARKS=OFF
+    cmake --build --preset control
+    ulimit -v 8000000
+    ctest --preset control --label-exclude "^(sources|long)$" --parallel "$(nproc)"' || code=$?
+  [ $code != 125 ] || outcome="skipped (why: above)"
+  [ $code = 125 ] || return $code
+}
+
+[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang lint busy bare packages arm64
 for name in "$@"; do
   case $name in
-    long | asan | tsan | fuzz | torch | clang | lint | busy | bare | packages) ;;
-    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang, lint, busy, bare or packages, got '$name'"; exit 2 ;;
+    long | asan | tsan | fuzz | torch | clang | lint | busy | bare | packages | arm64) ;;
+    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang, lint, busy, bare, packages or arm64, got '$name'"; exit 2 ;;
   esac
 done
 for name in "$@"; do
   start=$SECONDS
   current=$name
+  outcome=passed
   trap 'echo; echo "test-long: FAILED in step $current after $((SECONDS - start)) s" >&2' EXIT
   "run_$name"
   trap - EXIT
-  echo "== test-long: $name passed in $((SECONDS - start)) s"
+  echo "== test-long: $name $outcome in $((SECONDS - start)) s"
 done

@@ -14,6 +14,9 @@ STAND_INS = {
     # Offered is everything but $ABSENT.
     "apt-cache": 'case " $ABSENT " in *" $2 "*) candidate="(none)" ;; *) candidate=1.0 ;; esac; echo "$2:"; echo "  Candidate: $candidate"; seq 100000',
     "apt-get": 'echo "$@" >>"$CALLS"',
+    "dpkg": 'echo "dpkg $@" >>"$CALLS"',
+    "dpkg-deb": "",
+    "ln": 'echo "ln $@" >>"$CALLS"',
     "sudo": 'exec "$@"',
 }
 
@@ -27,12 +30,12 @@ class SetupTest(unittest.TestCase):
             (self.folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
             (self.folder / name).chmod(0o755)
 
-    def setup_sh(self, goal, missing="", absent=""):
+    def setup_sh(self, goal, missing="", absent="", own_arch=""):
         """Exit code, what it said, and the calls of apt-get. TORCH is given, so LibTorch is not its business."""
         calls = self.folder / "calls"
         calls.write_text("")
         environment = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}", "MISSING": missing, "ABSENT": absent,
-                                    "CALLS": os.fspath(calls), "TORCH": "given"}
+                                    "CALLS": os.fspath(calls), "TORCH": "given", "BARE_OWN_ARCH": own_arch}
         done = subprocess.run([SETUP, goal], env=environment, capture_output=True, text=True)
         return done.returncode, done.stdout, calls.read_text()
 
@@ -49,6 +52,17 @@ class SetupTest(unittest.TestCase):
     def test_training_needs_less(self):
         code, said, calls = self.setup_sh("train", missing="python3-dev e2fsprogs slurmd")
         self.assertEqual((code, calls), (0, ""), said)
+
+    def test_the_control_plane_needs_no_library_of_the_data_plane(self):
+        code, said, calls = self.setup_sh("control", missing="libgloo-dev libjpeg-dev python3-dev")
+        self.assertEqual((code, calls), (0, ""), said)
+
+    def test_an_emulated_system_gets_a_compiler_of_the_machines_own_architecture(self):
+        code, said, calls = self.setup_sh("control", missing="cmake:riscv64 g++ libfmt-dev", own_arch="riscv64")
+        self.assertEqual(code, 0, said)
+        self.assertRegex(calls, r"update -qq\ninstall .* cmake:riscv64 libfmt-dev\n")
+        self.assertTrue(calls.startswith("dpkg --add-architecture riscv64\n"), calls)
+        self.assertIn("download -qq cpp-12-aarch64-linux-gnu:riscv64 ", calls)
 
     def test_a_browser_is_for_the_long_tests(self):
         self.assertEqual(self.setup_sh("test", missing="chromium")[2], "")

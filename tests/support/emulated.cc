@@ -1,0 +1,99 @@
+// What an emulator of another processor (qemu-user) does unlike the kernel, and the cases that need
+// it. Each such thing is probed; where it is missing, those cases report themselves skipped. The
+// test programs link this, so no case asks itself.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// The C library's own: the thread sanitizer's clone() takes the child for one with memory of its
+// own.
+extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...);
+
+namespace muster::testing {
+namespace {
+
+// A child that is being started shares memory with its parent, which waits for it: clone(2),
+// CLONE_VM and CLONE_VFORK.
+bool starting_children_share_memory() {
+  static const bool shared = [] {
+    volatile int word = 0;
+    alignas(16) std::array<char, 64 * 1024> stack{};
+    const auto set = [](void* at) {
+      return *static_cast<volatile int*>(at) = 1, 0;
+    };
+    const int flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+    ::waitpid(
+        __clone(set, stack.data() + stack.size(), flags, const_cast<int*>(&word)), nullptr, 0);
+    return word == 1;
+  }();
+  return shared;
+}
+
+std::string text_of(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// /proc shows the program itself. An emulator answers for /proc/self/cmdline, and not for
+// thread-self.
+bool proc_shows_the_program() {
+  static const bool shown = text_of("/proc/self/cmdline") == text_of("/proc/thread-self/cmdline");
+  return shown;
+}
+
+// A program has its variables in the order in which exec got them.
+bool variables_keep_their_order() {
+  static const bool kept =
+      *environ == nullptr || text_of("/proc/self/environ").starts_with(*environ);
+  return kept;
+}
+
+struct Need {
+  const char* what;
+  bool (*is_there)();
+  std::vector<std::string_view> cases;
+};
+
+const std::vector<Need>& needs() {
+  static const std::vector<Need> all = {
+      {.what = "a child that is being started shares no memory with its parent",
+       .is_there = starting_children_share_memory,
+       .cases = {"SpawnChild.TellsExecErrorsBeforeItReturns",
+                 "Tasks.AProgramThatIsNotThereIsAFailureWithItsName"}},
+      {.what = "/proc shows what the emulator does with signals",
+       .is_there = proc_shows_the_program,
+       .cases = {"SpawnChild.KeepsNohup"}},
+      {.what = "variables of the environment change their order",
+       .is_there = variables_keep_their_order,
+       .cases = {"SpawnChild.GivesExactlyTheArgumentsEnvironmentAndFolder"}},
+  };
+  return all;
+}
+
+class SkipsWhatIsMissing : public ::testing::EmptyTestEventListener {
+  void OnTestStart(const ::testing::TestInfo& test) override {
+    const std::string name = std::string(test.test_suite_name()) + "." + test.name();
+    for (const Need& need : needs()) {
+      if (std::ranges::find(need.cases, name) != need.cases.end() && !need.is_there())
+        GTEST_SKIP() << "emulated: " << need.what;
+    }
+  }
+};
+
+[[maybe_unused]] const bool listens = [] {
+  ::testing::UnitTest::GetInstance()->listeners().Append(new SkipsWhatIsMissing);
+  return true;
+}();
+
+}  // namespace
+}  // namespace muster::testing
