@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,6 +59,11 @@ bool variables_keep_their_order() {
   return kept;
 }
 
+bool processes_can_be_adopted() {
+  int adopts = 0;
+  return ::prctl(PR_GET_CHILD_SUBREAPER, &adopts) == 0;
+}
+
 struct Need {
   const char* what;
   bool (*is_there)();
@@ -72,7 +78,17 @@ const std::vector<Need>& needs() {
                  "Tasks.AProgramThatIsNotThereIsAFailureWithItsName"}},
       {.what = "/proc shows what the emulator does with signals",
        .is_there = proc_shows_the_program,
-       .cases = {"SpawnChild.KeepsNohup"}},
+       .cases = {"SpawnChild.KeepsNohup", "ProcessPool.AUserSignalWaitsForAProcessThatCatchesIt"}},
+      {.what = "nobody can adopt processes whose parent has ended",
+       .is_there = processes_can_be_adopted,
+       .cases = {"LeftoverSweep.TellsWhatHasEndedOfSigtermAsItIsReaped",
+                 "ProcessPool.NothingIsLeftWhenItIsDestroyed",
+                 "ProcessPool.WhatAChildLeftEndsWithIt",
+                 "ProcessPool.WhatMayBeAnothersIsToldAndEndsWithThat",
+                 "ProcessPool.WhatShowsNothingOfItsParentEndsWithTheOnlyOneThatItCanBeOf",
+                 "ProcessPool.WhatSigtermWasEnoughForIsTold",
+                 "ProcessPool.WhatWritesToAChildsOutputIsThatChilds",
+                 "ProcessSet.LeavesNoDescendant"}},
       {.what = "variables of the environment change their order",
        .is_there = variables_keep_their_order,
        .cases = {"SpawnChild.GivesExactlyTheArgumentsEnvironmentAndFolder"}},
