@@ -12,6 +12,7 @@
 #include <array>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,22 @@ bool variables_keep_their_order() {
   return kept;
 }
 
+// When the process began, in ticks: field 22 of proc_pid_stat(5), the 20th behind the name.
+std::string start_in(const char* path) {
+  const std::string text = text_of(path);
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::string field;
+  for (int i = 0; i < 20; ++i)
+    fields >> field;
+  return field;
+}
+
+// A process knows by itself when it began, as others see it.
+bool others_see_when_it_began() {
+  static const bool seen = start_in("/proc/self/stat") == start_in("/proc/thread-self/stat");
+  return seen;
+}
+
 bool processes_can_be_adopted() {
   int adopts = 0;
   return ::prctl(PR_GET_CHILD_SUBREAPER, &adopts) == 0;
@@ -79,6 +96,12 @@ const std::vector<Need>& needs() {
       {.what = "/proc shows what the emulator does with signals",
        .is_there = proc_shows_the_program,
        .cases = {"SpawnChild.KeepsNohup", "ProcessPool.AUserSignalWaitsForAProcessThatCatchesIt"}},
+      {.what = "a process does not know when it began, by which others know it",
+       .is_there = others_see_when_it_began,
+       .cases = {"AskedRank.IsNotAskedWithoutAHandler",
+                 "AskedRank.IsStoppedOrGone",
+                 "AskedRank.SaysItsStack",
+                 "AskedRank.SaysWhereABackwardIsThatItsMainThreadWaitsFor"}},
       {.what = "nobody can adopt processes whose parent has ended",
        .is_there = processes_can_be_adopted,
        .cases = {"ProcessPool.NothingIsLeftWhenItIsDestroyed",
