@@ -36,6 +36,8 @@ struct EpochBatches {
   std::function<EpochBatches()> next = {};
 };
 
+using EpochBatchesPtr = std::shared_ptr<const EpochBatches>;
+
 // A hash of the order of this name with this seed; equal orders have equal hashes.
 int64_t number_of_order(const std::string& name, int64_t seed);
 

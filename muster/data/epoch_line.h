@@ -12,8 +12,6 @@
 
 namespace muster {
 
-using EpochBatchesPtr = std::shared_ptr<const EpochBatches>;
-
 class EpochLine {
  public:
   // A batch of an epoch; without an epoch there is no batch.

@@ -28,6 +28,10 @@ std::chrono::seconds BackOff::pause_after(Clock::duration ran) {
                   std::chrono::seconds(1 << std::min(quick_failures_ - 2, kMostDoublings)));
 }
 
+std::string pause_text(milliseconds pause) {
+  return pause.count() > 0 ? cat(" in ", format_duration(pause)) : "";
+}
+
 // The time of the start counts from the end of the pause, which has not come yet.
 std::chrono::seconds Restarts::use() {
   ++used_;
@@ -57,7 +61,7 @@ bool Restarts::wait(GroupResult& result,
               " failed: ",
               cause_and_error(first),
               "; starting all ranks again",
-              delay.count() > 0 ? cat(" in ", format_duration(delay)) : "",
+              pause_text(delay),
               " (restart ",
               used_,
               " of ",

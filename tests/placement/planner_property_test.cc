@@ -25,18 +25,18 @@ int below(Random& random, int limit) {
 }
 
 void randomize_gpu(Random& random, int host, Gpu& gpu) {
-  if (indices_below(random, 8) == 0)
+  if (below(random, 8) == 0)
     gpu.health = "GPU is lost";
-  if (indices_below(random, 5) == 0)
+  if (below(random, 5) == 0)
     gpu.model = "Other GPU";
-  if (indices_below(random, 4) > 0)
+  if (below(random, 4) > 0)
     gpu.numa_node = below(random, 2);
-  gpu.memory_total_bytes = (8 + static_cast<uint64_t>(indices_below(random, 72))) * kGiB;
+  gpu.memory_total_bytes = (8 + static_cast<uint64_t>(below(random, 72))) * kGiB;
   gpu.memory_free_bytes =
-      gpu.memory_total_bytes / (1 + static_cast<uint64_t>(indices_below(random, 3)));
-  if (indices_below(random, 4) == 0)
+      gpu.memory_total_bytes / (1 + static_cast<uint64_t>(below(random, 3)));
+  if (below(random, 4) == 0)
     gpu.processes = {{.pid = 1, .used_memory_bytes = kGiB}};
-  if (indices_below(random, 10) > 0)
+  if (below(random, 10) > 0)
     return;
   gpu.mig_enabled = true;
   for (int i = below(random, 4); i > 0; --i) {
@@ -65,9 +65,9 @@ void add_links(Random& random, Host& host) {
 }
 
 Inventory random_inventory(Random& random) {
-  std::vector<int> counts(1 + static_cast<size_t>(indices_below(random, 4)));
+  std::vector<int> counts(1 + static_cast<size_t>(below(random, 4)));
   for (int& count : counts)
-    count = below(random, 4) == 0 ? 0 : indices_below(random, 9);
+    count = below(random, 4) == 0 ? 0 : below(random, 9);
   Inventory inventory = machine(counts);
   for (size_t i = 0; i < inventory.hosts.size(); ++i) {
     Host& host = inventory.hosts[i];
@@ -75,9 +75,9 @@ Inventory random_inventory(Random& random) {
     for (Gpu& gpu : host.gpus)
       randomize_gpu(random, static_cast<int>(i), gpu);
     std::shuffle(host.gpus.begin(), host.gpus.end(), random);
-    if (indices_below(random, 3) > 0)
+    if (below(random, 3) > 0)
       add_cores(random, host);
-    if (indices_below(random, 3) > 0)
+    if (below(random, 3) > 0)
       add_links(random, host);
   }
   return inventory;
@@ -86,7 +86,7 @@ Inventory random_inventory(Random& random) {
 std::string random_list(Random& random) {
   std::vector<int> indices = {0, 1, 2, 3, 4, 5, 6, 7};
   std::shuffle(indices.begin(), indices.end(), random);
-  indices.resize(1 + static_cast<size_t>(indices_below(random, 4)));
+  indices.resize(1 + static_cast<size_t>(below(random, 4)));
   return join(indices, ",");
 }
 
@@ -109,47 +109,47 @@ std::string random_selection(Random& random) {
 
 // What is asked of memory, speed and CPUs.
 void randomize_needs(Random& random, Request& request) {
-  const auto policy = static_cast<size_t>(indices_below(random, 20));
+  const auto policy = static_cast<size_t>(below(random, 20));
   if (policy < policies().size())
     request.policy = policies()[policy].name;
   if (request.policy == "mesh")
     request.mesh = below(random, 2) == 0 ? parse_axes("dp=-1") : parse_axes("dp=-1,tp=2");
-  if (indices_below(random, 3) == 0) {
+  if (below(random, 3) == 0) {
     request.scores = {
         {"Test GPU", 1 + below(random, 9)}, {"Other GPU", 2.5}, {"1", 4}, {"cpu", 0.5}};
     request.scores["Test GPU MIG 1g.10gb"] = request.scores["Other GPU MIG 1g.10gb"] = 0.25;
   }
-  if (indices_below(random, 4) == 0) {
+  if (below(random, 4) == 0) {
     for (int i = below(random, 4); i > 0; --i) {
-      request.rank_memory_bytes.push_back(static_cast<uint64_t>(indices_below(random, 40)) * kGiB);
+      request.rank_memory_bytes.push_back(static_cast<uint64_t>(below(random, 40)) * kGiB);
     }
   }
-  if (indices_below(random, 2) == 0)
+  if (below(random, 2) == 0)
     request.global_batch = below(random, 200);
-  if (indices_below(random, 6) == 0)
-    request.numa_binding = static_cast<NumaBinding>(indices_below(random, 5));
+  if (below(random, 6) == 0)
+    request.numa_binding = static_cast<NumaBinding>(below(random, 5));
 }
 
 Request random_request(Random& random) {
   Request request;
-  if (indices_below(random, 2) == 0)
+  if (below(random, 2) == 0)
     request.nproc_per_node = 1 + below(random, 12);
-  if (indices_below(random, 3) == 0)
+  if (below(random, 3) == 0)
     request.gpus = random_selection(random);
-  if (indices_below(random, 4) == 0)
+  if (below(random, 4) == 0)
     request.masks.cuda = random_list(random);
-  if (indices_below(random, 5) == 0) {
+  if (below(random, 5) == 0) {
     for (int i = 0; i < 3; ++i)
-      request.map.push_back(indices_below(random, 4));
+      request.map.push_back(below(random, 4));
   } else {
     randomize_needs(random, request);
   }
-  if (indices_below(random, 8) == 0)
+  if (below(random, 8) == 0)
     request.hosts = {{"n1", {}}, {"n0", 1}};
   request.cpu_only = below(random, 12) == 0;
   request.gpu_only = below(random, 12) == 0;
-  request.surplus = static_cast<Surplus>(indices_below(random, 4));
-  request.visibility = static_cast<Visibility>(indices_below(random, 4));
+  request.surplus = static_cast<Surplus>(below(random, 4));
+  request.visibility = static_cast<Visibility>(below(random, 4));
   return request;
 }
 

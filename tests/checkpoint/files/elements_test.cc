@@ -61,11 +61,11 @@ TEST(Elements, CommonElementsAreThoseOfBoth) {
     const std::vector<int64_t> shape = {1 + below(5), 1 + below(5), 1 + below(5)};
     const int64_t total = element_count(shape);
     const auto some = [&]() -> Elements {
-      if (indices_below(2) == 0) {
+      if (below(2) == 0) {
         const int64_t begin = below(total);
         return {{.begin = begin, .length = 1 + below(total - begin)}};
       }
-      const auto dim = static_cast<size_t>(indices_below(3));
+      const auto dim = static_cast<size_t>(below(3));
       const int64_t begin = below(shape[dim]);
       return slice_elements(shape, dim, begin, 1 + below(shape[dim] - begin));
     };
