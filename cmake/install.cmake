@@ -31,10 +31,10 @@ set(muster_words ${PROJECT_BINARY_DIR}/words)
 add_custom_command(OUTPUT ${muster_words}/man1/muster.1
   COMMAND ${CMAKE_COMMAND} -E rm -rf ${muster_words}
   COMMAND ${CMAKE_COMMAND} -E make_directory ${muster_words}/man1
-  COMMAND $<TARGET_FILE:muster_cli> completion bash > ${muster_words}/muster
-  COMMAND $<TARGET_FILE:muster_cli> completion zsh > ${muster_words}/_muster
-  COMMAND $<TARGET_FILE:muster_cli> completion fish > ${muster_words}/muster.fish
-  COMMAND $<TARGET_FILE:muster_cli> manual --all ${muster_words}/man1
+  COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:muster_cli> completion bash > ${muster_words}/muster
+  COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:muster_cli> completion zsh > ${muster_words}/_muster
+  COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:muster_cli> completion fish > ${muster_words}/muster.fish
+  COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:muster_cli> manual --all ${muster_words}/man1
   DEPENDS muster_cli)
 add_custom_target(muster_words ALL DEPENDS ${muster_words}/man1/muster.1)
 add_dependencies(muster_installed muster_words)

@@ -48,6 +48,7 @@ libraries() {
 # A file may be known by its place before /lib became a link to /usr/lib.
 package_of() {
   local path=$1 owner
+  [[ $path = /* ]] || return 0  # "not", of "not found"
   owner=$(dpkg -S "$path" 2>/dev/null || dpkg -S "${path#/usr}" 2>/dev/null || dpkg -S "/usr$path" 2>/dev/null) || return 0
   echo "${owner%%:*}"
 }

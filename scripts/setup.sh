@@ -198,8 +198,8 @@ apt_install() {
 missing=$(not_installed $needed $optional)
 lists=$(find /var/lib/apt/lists -name '*Packages*' -print -quit 2>/dev/null)
 [ -n "$(not_installed $needed)" ] || [ -z "$lists" ] || keep_what_is_offered  # old lists will do for what is optional
+sudo=""
 if [ -n "$missing" ]; then
-  sudo=""
   if [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null || { say "not root and no sudo: ask an administrator for:$missing"; exit 1; }
     sudo=sudo

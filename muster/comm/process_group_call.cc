@@ -98,7 +98,7 @@ void ProcessGroup::State::expect_not_interrupted(const char* operation) const {
 Tensor ProcessGroupCall::tensor(const Tensor& given, bool output) {
   check(given);
   if (output && state_->tells_of(given))
-    tell_of_backward(operation_, given, state_->told_of_backward);
+    tell_of_backward(operation_, given, state_->told_of_backward, state_->name());
   Tensor detached = given.requires_grad() ? given.detach() : given;
   if (is_plain(detached))
     return detached;
@@ -111,7 +111,7 @@ Tensor ProcessGroupCall::tensor(const Tensor& given, bool output) {
 
 void ProcessGroupCall::ends_graph_of(const Tensor& input) const {
   if (state_->tells_of(input))
-    tell_of_input(operation_, state_->told_of_input);
+    tell_of_input(operation_, state_->told_of_input, state_->name());
 }
 
 // NCCL leaves to its callers what the host's backends do by themselves.

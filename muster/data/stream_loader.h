@@ -32,7 +32,6 @@
 #include "muster/base/never.h"
 #include "muster/base/strings.h"
 #include "muster/base/uneven_inputs.h"
-#include "muster/data/as_double.h"
 #include "muster/data/batch.h"
 #include "muster/data/collate.h"
 #include "muster/data/device_copy.h"
@@ -298,8 +297,9 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
       continue;
     }
     ended_ = 0;
-    const double weight =
-        as_double(turn.samples) / as_double(options.batch_size) / as_double(options.accumulate);
+    const double weight = static_cast<double>(turn.samples) /
+                          static_cast<double>(options.batch_size) /
+                          static_cast<double>(options.accumulate);
     coming_.push_back({Batch{std::move(*turn.data), weight, true, turn.samples},
                        nullptr,
                        number,

@@ -225,7 +225,8 @@ StreamPosition StreamPosition::from_values(const Int64s& values) {
                           .seed = numbers.any(),
                           .rank = numbers.at_least(0),
                           .ranks = numbers.at_least(1),
-                          .examples = numbers.at_least(0)};
+                          .examples = numbers.at_least(0),
+                          .left = {}};  // a new position has a whole part
   if (position.rank >= position.ranks)
     numbers.refuse();
   position.left.resize(numbers.count());

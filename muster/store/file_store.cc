@@ -85,7 +85,6 @@ void write_at(int fd, std::string_view bytes, off_t at, const std::string& path)
   }
 }
 
-// The bytes behind `size` are gone for all members.
 struct stat status_of(const Fd& file, const std::string& path) {
   struct stat info{};
   if (::fstat(file.get(), &info) != 0)
@@ -93,6 +92,7 @@ struct stat status_of(const Fd& file, const std::string& path) {
   return info;
 }
 
+// The bytes behind `size` are gone for all members.
 void truncate_to(int fd, off_t size, const std::string& path) {
   if (::ftruncate(fd, size) != 0)
     fail_errno(errno, "file store: cannot cut '", path, "'");

@@ -106,7 +106,6 @@ SocketAddress unmapped(const SocketAddress& address) {
   return address_from(in);
 }
 
-// 0 for a unix socket.
 SocketAddress address_by(const auto& ask, int fd, const char* failing) {
   SocketAddress address;
   address.size = sizeof(address.storage);
@@ -115,6 +114,7 @@ SocketAddress address_by(const auto& ask, int fd, const char* failing) {
   return address;
 }
 
+// 0 for a unix socket.
 uint16_t port_of(const SocketAddress& address) {
   if (address.family() == AF_INET)
     return ntohs(address_as<sockaddr_in>(address).sin_port);

@@ -184,6 +184,15 @@ class ChildStack : NoCopy {
   void* base_;
 };
 
+// Ends a process that nobody could wait for. errno stays what it is.
+pid_t without_pidfd(pid_t child) {
+  const int why = errno;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  errno = why;
+  return -1;
+}
+
 // The process id, and the pidfd by `pidfd`. An emulator of another processor (qemu before 8) makes
 // no pidfd with the process: it is opened before anybody could wait for the process and free its
 // id.
@@ -194,9 +203,10 @@ pid_t start_child(void* stack, ChildPlan& plan, int& pidfd) {
   if (pid >= 0 || errno != EINVAL)
     return pid;
   const pid_t emulated = clone_process(child_main, stack, kFlags, &plan);
-  if (emulated >= 0)
-    pidfd = static_cast<int>(::syscall(SYS_pidfd_open, emulated, 0));
-  return emulated;
+  if (emulated < 0)
+    return emulated;
+  pidfd = static_cast<int>(::syscall(SYS_pidfd_open, emulated, 0));
+  return pidfd < 0 ? without_pidfd(emulated) : emulated;
 }
 
 bool is_regular_file(const std::string& path) {

@@ -32,8 +32,7 @@ void randomize_gpu(Random& random, int host, Gpu& gpu) {
   if (below(random, 4) > 0)
     gpu.numa_node = below(random, 2);
   gpu.memory_total_bytes = (8 + static_cast<uint64_t>(below(random, 72))) * kGiB;
-  gpu.memory_free_bytes =
-      gpu.memory_total_bytes / (1 + static_cast<uint64_t>(below(random, 3)));
+  gpu.memory_free_bytes = gpu.memory_total_bytes / (1 + static_cast<uint64_t>(below(random, 3)));
   if (below(random, 4) == 0)
     gpu.processes = {{.pid = 1, .used_memory_bytes = kGiB}};
   if (below(random, 10) > 0)

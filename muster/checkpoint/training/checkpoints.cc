@@ -56,17 +56,18 @@ void check_folder(Training& training, const std::string& begun_by, bool begins =
 }
 
 // A second loader counts from 0. Its checkpoints take the places of earlier ones of the training.
-void warn_of_lower_step(TrainingBranch& branch, int64_t step, int rank) {
+void warn_of_lower_step(TrainingBranch& branch, int64_t step, const ProcessGroup& group) {
   const int64_t before = std::exchange(branch.saved_step, step);
-  if (step >= before || std::exchange(branch.has_warned_of_lower_step, true) || rank != 0)
+  if (step >= before || std::exchange(branch.has_warned_of_lower_step, true) || group.rank() != 0)
     return;
-  log_warning(
-      "checkpoints: expected steps that grow, got step ",
-      step,
-      " after step ",
-      before,
-      ": what is saved replaces the training's earlier checkpoints of those steps (rank 0); "
-      "count on where another loader begins, as by first + loader.position().step");
+  log_warning("checkpoints: expected steps that grow, got step ",
+              step,
+              " after step ",
+              before,
+              ": what is saved replaces the training's earlier checkpoints of those steps (rank ",
+              group.job_rank(),
+              "); "
+              "count on where another loader begins, as by first + loader.position().step");
 }
 
 }  // namespace
@@ -422,7 +423,7 @@ void Checkpoints::warn_within_step(int64_t step) {
 // No gradient is recorded for what is copied.
 std::string Checkpoints::write(int64_t step) {
   warn_within_step(step);
-  warn_of_lower_step(*branch_, step, group().rank());
+  warn_of_lower_step(*branch_, step, group());
   last_step_ = step;
   take_folder();
   check_folder(*training_, branch_->begun_by);

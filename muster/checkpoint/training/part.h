@@ -198,7 +198,10 @@ class PartOf<Object> : public TrainingPart {
   }
   // A Schedule sets its optimizer's rates from initial ones.
   std::optional<LearningRates> learning_rates() override {
-    if constexpr (requires { object_.set_initial_lrs(object_.initial_lrs()); }) {
+    if constexpr (requires {
+                    object_.set_initial_lrs(object_.initial_lrs());
+                    object_.optimizer();
+                  }) {
       return LearningRates{.name = name(),
                            .optimizer = &object_.optimizer(),
                            .get = [this] { return object_.initial_lrs(); },

@@ -18,13 +18,13 @@ Tensor EncodedImage::decode() const {
 }
 
 Tensor EncodedImage::decode(const ImagePart& part) const {
-  return decoded(file_, name_, options_, &part);
+  return detail::decoded(file_, name_, options_, &part);
 }
 
-Tensor decoded(std::string_view file,
-               const std::string& name,
-               const ImageOptions& options,
-               const ImagePart* part) {
+Tensor detail::decoded(std::string_view file,
+                       const std::string& name,
+                       const ImageOptions& options,
+                       const ImagePart* part) {
   Tensor pixels;
   decode_pixels(file, name, options, part, [&](int64_t height, int64_t width) {
     pixels = at::empty({height, width, 3}, at::kByte);

@@ -36,10 +36,12 @@ class EncodedImage {
   ImageSize size_;
 };
 
+namespace detail {
 // The whole image, or a part of it. Shapes, Throws: as EncodedImage::decode.
 Tensor decoded(std::string_view file,
                const std::string& name,
                const ImageOptions& options,
                const ImagePart* part);
+}  // namespace detail
 
 }  // namespace muster

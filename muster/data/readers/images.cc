@@ -101,7 +101,7 @@ std::string bytes_of_picture(const std::string& path) {
 }  // namespace
 
 Tensor decode_image(std::string_view file, const std::string& name, const ImageOptions& options) {
-  return decoded(file, name, options, nullptr);
+  return detail::decoded(file, name, options, nullptr);
 }
 
 Tensor read_image(const std::string& path, const ImageOptions& options) {

@@ -77,7 +77,6 @@ std::string clean_text(std::string_view text) {
   return out;
 }
 
-// The domain may be missing, as lspci leaves it out, or have more digits than it needs.
 void refuse_inventory(const std::string& source,
                       const std::string& expected,
                       std::string_view got,
@@ -96,6 +95,7 @@ void refuse_inventory(const std::string& source,
                          ")");
 }
 
+// The domain may be missing, as lspci leaves it out, or have more digits than it needs.
 std::optional<PciAddress> parse_pci_address(std::string_view text) {
   Strings parts = split(trim(text), ':');
   if (parts.size() == 2)

@@ -16,6 +16,7 @@ constexpr int64_t kMaxMarks = 2'000'000;  // of '<' and of '=': they bound what 
 constexpr size_t kMaxDepth = 128;
 
 }  // namespace
+
 XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text), what_(what) {
   check_bounds();
   const pugi::xml_parse_result result = document_.load_buffer(

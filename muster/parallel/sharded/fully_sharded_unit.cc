@@ -276,7 +276,7 @@ void FullyShardedUnit::gather() {
   use_on_this_stream({flat, sent});
   sent.reset();
   require_expected(flat);
-  versions = mapped(parameters, &Tensor::_version);
+  gathered_versions = mapped(parameters, &Tensor::_version);
 }
 
 // A gather that was started ahead is ended first: its memory may still be written. `kept` holds the
@@ -395,7 +395,7 @@ void FullyShardedUnit::check_outputs(const ForwardOutputs& outputs) const {
 // its rows anew in each forward.)
 void FullyShardedUnit::require_unwritten() const {
   for (const size_t i : indices_of(parameters)) {
-    if (parameters[i]._version() == versions[i] ||
+    if (parameters[i]._version() == gathered_versions[i] ||
         renormalized.contains(parameters[i].unsafeGetTensorImpl()))
       continue;
     throw failed_precondition(
@@ -403,8 +403,8 @@ void FullyShardedUnit::require_unwritten() const {
         names[i],
         "', which would be lost with the gathered memory (rank ",
         group.job_rank(),
-        "); change it while whole_parameters() lives, or leave what a forward updates, such as a "
-        "teacher, out of the wrapped modules");
+        "); change it while whole_parameters() lives, compute with a changed copy of it, or leave "
+        "what a forward updates, such as a teacher, out of the wrapped modules");
   }
 }
 

@@ -165,8 +165,9 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::unique_ptr<GradientStandIns> stand_ins;    // of the parameters
   std::unique_ptr<UnreducedGradients> unreduced;  // in the tensors
   Tensor whole;                                   // of whole_parameters()
-  Int64s versions;  // of the parameters when they became whole, or were gathered
-  std::set<const TensorImpl*> renormalized;  // parameters that their embeddings write to
+  Int64s versions;                                // of the parameters when they became whole
+  Int64s gathered_versions;                       // and when they were gathered
+  std::set<const TensorImpl*> renormalized;       // parameters that their embeddings write to
   std::map<size_t, int64_t> expected;  // hashes of parameters that got new values, by their places
   int64_t expected_part = 0;           // that of the part with them
 

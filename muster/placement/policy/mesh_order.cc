@@ -44,6 +44,7 @@ Indices exact_mesh_order(const Bandwidths& bandwidth, const Ints& sizes) {
 }
 
 }  // namespace
+
 // Eight devices have 40 320 orders, which takes milliseconds; nine would take ten times that.
 Indices best_mesh_order(const Bandwidths& bandwidth, const Ints& sizes) {
   if (bandwidth.size() <= kMaxExactMesh)
