@@ -1,7 +1,7 @@
-// The `muster` program. To add a subcommand, write add_<name>(CLI::App&), if need be with int* exit_code, in a file
-// of its own, declare it in commands.h and name it in kCommands. Only the command that the first
-// argument names is built, since a launcher must be up in milliseconds; help of muster itself
-// builds all of them.
+// The `muster` program. To add a subcommand, write add_<name>(CLI::App&), if need be with
+// int* exit_code, in a file of its own, declare it in commands.h and name it in kCommands. Only the
+// command that the first argument names is built, since a launcher must be up in milliseconds; help
+// of muster itself builds all of them.
 
 #include <fcntl.h>
 #include <signal.h>
