@@ -16,9 +16,9 @@ if not (header := pathlib.Path(sysconfig.get_path("include"), "Python.h")).is_fi
 
 root = pathlib.Path(__file__).resolve().parents[2]
 version = re.search(r"VERSION ([\d.]+)\b.*LANGUAGES", (root / "CMakeLists.txt").read_text()).group(1)
-# The rooms that the module is made of, but for what needs a library's headers, and the process's activity, which the package
-# muster has.
-ROOMS = {"base": {"compress", "folder_lock", "log", "process_lock", "version"}, "trace": {"activity", "breakdown", "merge_trace", "own_activity"}, "comm/call": {}, "comm/host": {}, "comm/shm": {}, "comm/hierarchical": {}}
+# The rooms that the module is made of, but for what needs a library's headers, the process's activity, which the package muster
+# has, and warnings of graphs, which PyTorch gives itself.
+ROOMS = {"base": {"compress", "folder_lock", "log", "process_lock", "version"}, "trace": {"activity", "breakdown", "merge_trace", "own_activity"}, "comm/call": {"unseen_graph"}, "comm/host": {}, "comm/shm": {}, "comm/hierarchical": {}}
 sources = sorted(root.glob("muster/shm/*.cc"))
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]
