@@ -2,6 +2,9 @@
 // whether it is in quotes, in a comment or in neither, which is all that its checks need.
 #include "muster/base/toml_text.h"
 
+#include <algorithm>
+#include <string>
+
 #include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/base/utf8.h"
@@ -11,6 +14,9 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxKeyDots = 8;
+constexpr std::string_view kBlank = " \t\r";
+constexpr std::string_view kBeginsName =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-\"'";
 
 // Throws a TomlError at the first place that toml++ must not see.
 class TomlScanner {
@@ -60,12 +66,38 @@ class TomlScanner {
   // Counts the dots of a key, which ends at any sign of TOML.
   void plain(char c) {
     constexpr std::string_view kSigns = "=,[]{}";
+    if (c == '[' && begins_line_ && closers_.empty())
+      check_head();
+    begins_line_ = begins_line_ && contains(kBlank, c);
+    brackets(c);
     if (c == '#')
       in_ = In::comment;
     else if (contains(kSigns, c))
       dots_ = 0;
     else if (c == '.' && ++dots_ > kMaxKeyDots)
       fail("plain keys", "one of many dots");
+  }
+
+  // What was opened last is closed first. toml++ aborts on [}.
+  void brackets(char c) {
+    if (c == '[' || c == '{') {
+      closers_ += c == '[' ? ']' : '}';
+    } else if ((c == ']' || c == '}') && !closers_.empty()) {
+      if (c != closers_.back())
+        fail(in_quotes(closers_.substr(closers_.size() - 1)), in_quotes(std::string(1, c)));
+      closers_.pop_back();
+    }
+  }
+
+  // The head of a table has a name: behind [ or [[, or quotes are there.
+  void check_head() const {
+    std::string_view name = text_.substr(at_ + 1);
+    if (name.starts_with('['))
+      name.remove_prefix(1);
+    name.remove_prefix(std::min(name.find_first_not_of(kBlank), name.size()));
+    if (name.empty() || !contains(kBeginsName, name.front()))
+      fail("a name behind '['",
+           name.empty() ? "the end of the text" : in_quotes(printable(name.substr(0, 1))));
   }
 
   // The longer quotes come first, as they begin like the shorter ones.
@@ -104,6 +136,7 @@ class TomlScanner {
     if (in_ == In::comment || quotes_.size() == 1)
       in_ = In::plain;
     dots_ = 0;
+    begins_line_ = true;
     ++at_;
     ++line_;
     column_ = 1;
@@ -121,6 +154,8 @@ class TomlScanner {
   In in_ = In::plain;
   std::string_view quotes_;
   size_t dots_ = 0;
+  bool begins_line_ = true;
+  std::string closers_;  // of the open brackets and braces
 };
 
 }  // namespace

@@ -15,10 +15,11 @@ Tensors with_gradients(const OptimizerParamGroup& group) {
                   [&](const Tensor& parameter) { return parameter.grad().defined(); });
 }
 
+// One without memory is of a fully sharded model, which tells LibTorch's own step what is wrong.
 bool is_for_kernels(const Tensor& parameter) {
   const Tensor& gradient = parameter.grad();
-  return gradient.layout() == at::kStrided && parameter.is_floating_point() &&
-         gradient.scalar_type() == parameter.scalar_type() &&
+  return parameter.storage().nbytes() > 0 && gradient.layout() == at::kStrided &&
+         parameter.is_floating_point() && gradient.scalar_type() == parameter.scalar_type() &&
          gradient.device() == parameter.device() && parameter.is_non_overlapping_and_dense();
 }
 

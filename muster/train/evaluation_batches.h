@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 
+#include "muster/base/lists.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/stream_position.h"
 #include "muster/train/evaluation_mode.h"
@@ -37,16 +38,20 @@ ProcessGroup& group_of(Context& ctx) {
   return ctx.process_group();
 }
 
-// Counts the samples of all ranks.
+// Counts the samples of all ranks, and adds up a hash of which they are.
 class SampleCount {
  public:
-  void add(int64_t samples) { samples_ += samples; }
+  void add(int64_t samples, const Int64s& indices = {});
   // `bad`: those of this rank that the loader has skipped. Collective: yes. Throws:
-  // invalid_argument, on every rank, if more or fewer were counted than the dataset has.
+  // invalid_argument, on every rank, if more or fewer were counted than the dataset has, or some of
+  // them twice. (With bad ones, or a loader of one's own, whose numbers nobody knows, only the
+  // count is compared.)
   void check(ProcessGroup& group, int64_t dataset_size, int64_t bad) const;
 
  private:
   int64_t samples_ = 0;
+  int64_t numbered_ = 0;  // of them
+  int64_t hash_ = 0;
 };
 
 // Says that a loader repeats samples or leaves some out. `got`: how many there were.
@@ -112,6 +117,14 @@ void for_each_batch(ProcessGroup& group, Model& /*model*/, Loader& loader, const
   }
 }
 
+template <class Batch>
+void add_to(SampleCount& samples, const Batch& batch) {
+  if constexpr (requires { batch.sample_indices; })
+    samples.add(batch.size(), batch.sample_indices);
+  else
+    samples.add(batch.size());
+}
+
 // The same in evaluation mode, with a loader that must give each sample once. Throws: as
 // SampleCount and check_stream.
 template <class Model, class Loader, class Body>
@@ -123,7 +136,7 @@ void for_each_sample_once(ProcessGroup& group, Model& model, Loader& loader, con
   const auto count_and_call = [&](const auto& batch, bool counts) {
     body(batch, counts);
     if (counts)
-      samples.add(batch.size());
+      add_to(samples, batch);
   };
   if constexpr (HasDataset<Loader>) {
     const int64_t bad_before = loader.stats().bad_samples;

@@ -122,6 +122,11 @@ TEST_F(ConfigFile, WhatNoReaderSurvives) {
   EXPECT_THAT(error_in("[" + nested + "]"), HasSubstr("expected plain keys"));
   EXPECT_THAT(error_in("a = " + std::string(100'000, '[')), HasSubstr("expected TOML"));
   EXPECT_THAT(error_in("a = '\xff'"), HasSubstr("expected UTF-8"));
+  for (const char* head : {"[", "[[", "[#", "[=", "[,]", "[.a]", "[[.a]]"})
+    EXPECT_THAT(error_in(head), HasSubstr("expected a name behind '['")) << head;
+  for (const char* array : {"a = [}", "a = {b = [}", "a.b=[}"})
+    EXPECT_THAT(error_in(array), HasSubstr("expected ']', got '}'")) << array;
+  EXPECT_THAT(arguments("scale = [\n  \"1\",\n]  # [x"), ElementsAre("--scale", "1"));
   EXPECT_THAT(arguments("scale = \"\u00e9\"  # \u00e9"), ElementsAre("--scale", "\u00e9"));
 }
 

@@ -12,6 +12,7 @@
 #include "muster/data/dataset.h"
 #include "muster/data/distributed_sampler.h"
 #include "muster/data/loader.h"
+#include "muster/data/sample_order.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -42,6 +43,32 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheRanks) {
       EXPECT_DOUBLE_EQ(mean, 5);
     });
   }
+}
+
+// A sampler that nobody told its rank, and one that draws by weights: as many samples, and not
+// each.
+TEST(Evaluate, AsManySamplesAreNotEachOfThem) {
+  const TensorDataset data(torch::arange(12).to(torch::kFloat).unsqueeze(1), torch::arange(12));
+  const auto said = [&](ProcessGroup& group, DistributedSampler&& sampler) {
+    DataLoader loader(data, sampler, {.batch_size = 2});
+    RankContext ctx{group};
+    torch::nn::Identity net;
+    try {
+      evaluate(ctx, net, loader, [](auto& net, const auto& batch) { return net(batch.features); });
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  run_ranks(2, [&](ProcessGroup& group) {
+    const auto some_twice =
+        HasSubstr("each of 12 samples once, got 12, some of them more than once");
+    const SamplerOptions no_rank{.num_replicas = 2, .shuffle = false, .pad = false};
+    EXPECT_THAT(said(group, DistributedSampler(12, no_rank)), some_twice);
+    const SampleOrder drawn = weighted(std::vector<double>(12, 1.0), 12);
+    const SamplerOptions own{.num_replicas = 2, .rank = group.rank(), .pad = false};
+    EXPECT_THAT(said(group, DistributedSampler(drawn, own)), some_twice);
+  });
 }
 
 // An evaluation between two epochs of a training is none of its epochs.

@@ -9,6 +9,7 @@
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/optim/groups.h"
+#include "muster/optim/optim.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/train/clip.h"
@@ -192,6 +193,11 @@ TEST(OptimizerOfTheNetsParameters, IsRefusedInItsFirstStep) {
                                     : step_of(SGD(net->parameters(), 0.1), model, group);
       EXPECT_THAT(text, HasSubstr("sharded.parameters()"));
     }
+    FullySharded sharded(group);
+    auto net = sharded_mlp();
+    LayeredMlpImpl model(net, sharded);
+    EXPECT_THAT(step_of(optim::SGD(net->parameters(), 0.1), model, group),
+                HasSubstr("sharded.parameters()"));
   });
 }
 
