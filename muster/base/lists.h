@@ -10,7 +10,6 @@
 namespace muster {
 
 using Ints = std::vector<int>;
-using IntSet = std::set<int>;
 using Int64s = std::vector<int64_t>;
 using Doubles = std::vector<double>;
 using Indices = std::vector<size_t>;  // numbers of another list's elements

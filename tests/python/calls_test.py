@@ -339,7 +339,7 @@ class Forks(PackageCase):
                         except muster.FailedPrecondition as error:
                             print(error, flush=True)
                     dist.group.WORLD = None  # as a child does that meets others
-                    meet("childs")
+                    meet("of_children")
                     print(muster.metrics(2, loss=2), flush=True)
                     os._exit(0)
                 print(os.waitpid(child, 0)[1], muster.metrics(1, loss=1))
