@@ -95,6 +95,8 @@ class TomlScanner {
     if (name.starts_with('['))
       name.remove_prefix(1);
     name.remove_prefix(std::min(name.find_first_not_of(kBlank), name.size()));
+    if (!name.empty() && utf8_bytes(name) != 1)
+      return;  // told at that character
     if (name.empty() || !contains(kBeginsName, name.front()))
       fail("a name behind '['",
            name.empty() ? "the end of the text" : in_quotes(printable(name.substr(0, 1))));
