@@ -89,17 +89,17 @@ class TomlScanner {
     }
   }
 
-  // The head of a table has a name: behind [ or [[, or quotes are there.
+  // The head of a table has a name. toml++ aborts where none is behind [ or [[.
   void check_head() const {
     std::string_view name = text_.substr(at_ + 1);
     if (name.starts_with('['))
       name.remove_prefix(1);
     name.remove_prefix(std::min(name.find_first_not_of(kBlank), name.size()));
-    if (!name.empty() && utf8_bytes(name) != 1)
-      return;  // told at that character
-    if (name.empty() || !contains(kBeginsName, name.front()))
-      fail("a name behind '['",
-           name.empty() ? "the end of the text" : in_quotes(printable(name.substr(0, 1))));
+    if (name.empty() || name.front() == '\n')
+      fail("a name behind '['", "the end of the line");
+    // What is not ASCII is told when the scan gets there.
+    if (utf8_bytes(name) == 1 && !contains(kBeginsName, name.front()))
+      fail("a name behind '['", in_quotes(printable(name.substr(0, 1))));
   }
 
   // The longer quotes come first, as they begin like the shorter ones.

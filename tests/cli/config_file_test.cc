@@ -124,6 +124,7 @@ TEST_F(ConfigFile, WhatNoReaderSurvives) {
   EXPECT_THAT(error_in("a = '\xff'"), HasSubstr("expected UTF-8"));
   for (const char* head : {"[", "[[", "[#", "[=", "[,]", "[.a]", "[[.a]]"})
     EXPECT_THAT(error_in(head), HasSubstr("expected a name behind '['")) << head;
+  EXPECT_THAT(error_in("[ \n"), HasSubstr("got the end of the line (line 1, column 1)"));
   for (const char* array : {"a = [}", "a = {b = [}", "a.b=[}"})
     EXPECT_THAT(error_in(array), HasSubstr("expected ']', got '}'")) << array;
   EXPECT_THAT(arguments("scale = [\n  \"1\",\n]  # [x"), ElementsAre("--scale", "1"));
