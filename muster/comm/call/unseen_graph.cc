@@ -3,6 +3,7 @@
 // gathered has no graph at all: nothing tells later whether a gradient was meant.
 #include "muster/comm/call/unseen_graph.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
 #include "muster/base/log.h"
