@@ -4,6 +4,7 @@
 #include "muster/parallel/pipeline/simulation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <tuple>
