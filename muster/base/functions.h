@@ -6,6 +6,7 @@
 
 namespace muster {
 
+using Callback = std::function<void()>;
 using Condition = std::function<bool()>;
 using TextFunction = std::function<void(const std::string&)>;
 using SignalFunction = std::function<void(int signal)>;

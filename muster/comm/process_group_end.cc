@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/callback.h"
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"

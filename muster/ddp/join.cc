@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/callback.h"
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/functions.h"
 #include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/base/indices_of.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/base/tensors.h"
 
 namespace muster {

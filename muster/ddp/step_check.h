@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/callback.h"
 #include "muster/base/error.h"
+#include "muster/base/functions.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/outside_leaves.h"
 #include "muster/ddp/value_sample.h"

@@ -11,8 +11,8 @@
 #include <optional>
 #include <thread>
 
-#include "muster/base/callback.h"
 #include "muster/base/fd.h"
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 
 namespace muster::shm {

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "muster/base/callback.h"
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/lock.h"
 #include "muster/base/no_copy.h"
 #include "muster/shm/collectives.h"

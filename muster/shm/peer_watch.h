@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 #include "muster/shm/end_watch.h"
 #include "muster/shm/meet.h"

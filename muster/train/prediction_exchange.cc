@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "muster/base/byte_reader.h"
-#include "muster/base/callback.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/functions.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

@@ -4,7 +4,7 @@
 #include <exception>
 #include <string>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 
 namespace muster {
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/base/tensors.h"
 
 namespace muster {

@@ -12,8 +12,8 @@
 #include <memory>
 #include <mutex>
 
-#include "muster/base/callback.h"
 #include "muster/base/error.h"
+#include "muster/base/functions.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/base/tensors.h"
 #include "muster/comm/call/c10d_pointers.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/base/lock.h"
 #include "muster/base/no_copy.h"
 

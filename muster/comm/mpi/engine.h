@@ -18,8 +18,8 @@
 #include <string>
 #include <thread>
 
-#include "muster/base/callback.h"
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/lock.h"
 #include "muster/comm/host/carrier.h"
 #include "muster/comm/mpi/start.h"

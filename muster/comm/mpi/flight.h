@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/callback.h"
 #include "muster/base/error.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/shm/message_frame.h"
 

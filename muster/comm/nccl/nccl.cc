@@ -18,8 +18,8 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
-#include "muster/base/callback.h"
 #include "muster/base/env.h"
+#include "muster/base/functions.h"
 #include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/comm/call/library_folder.h"

@@ -3,7 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/comm/call/c10d_pointers.h"
 
 namespace muster {

@@ -15,8 +15,8 @@
 #include <string>
 #include <thread>
 
-#include "muster/base/callback.h"
 #include "muster/base/error.h"
+#include "muster/base/functions.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/lock.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/tensors.h"

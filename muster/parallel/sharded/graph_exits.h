@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "muster/base/callback.h"
+#include "muster/base/functions.h"
 #include "muster/base/tensors.h"
 
 namespace muster {
