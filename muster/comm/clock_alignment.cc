@@ -11,7 +11,7 @@
 #include "muster/base/host_identity.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/trace/activity_clock.h"
 
 namespace muster {

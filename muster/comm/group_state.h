@@ -22,7 +22,6 @@
 #include "muster/comm/agreement.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/fork_guard.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/call/unseen_graph.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/host/backend.h"

@@ -19,7 +19,6 @@
 #include "muster/base/lock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/work.h"
 #include "muster/comm/work_state.h"
 

@@ -18,7 +18,6 @@
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/process_group_call.h"

@@ -2,8 +2,8 @@
 // content's shape is no part of what the ranks compare, since it would be new with every call.
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/c10d_pointers.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/process_group.h"
 
 #include <ATen/ops/empty.h>

@@ -24,7 +24,6 @@
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/stream_order.h"
 #include "muster/comm/call/timeouts.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/plain_tensor.h"
 #include "muster/comm/interrupt.h"
 #include "muster/comm/nccl/gpu_graph.h"

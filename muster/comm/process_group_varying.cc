@@ -7,7 +7,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/process_group.h"
 
 #include <ATen/core/grad_mode.h>

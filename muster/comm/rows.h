@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "muster/base/tensors.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {

@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "muster/base/error.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 

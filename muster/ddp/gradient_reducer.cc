@@ -17,7 +17,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/capabilities.h"
 #include "muster/ddp/output_sink.h"
 #include "muster/ddp/reducer_state.h"

@@ -8,7 +8,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {

@@ -26,7 +26,6 @@
 #include "muster/base/uneven_inputs.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/failure.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/reducer_state.h"
 #include "muster/ddp/sync_batch_norm.h"

@@ -14,7 +14,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {

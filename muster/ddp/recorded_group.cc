@@ -19,7 +19,6 @@
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/call/record.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/nccl/gpu_ends.h"
 

@@ -13,7 +13,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 

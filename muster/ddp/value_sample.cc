@@ -13,7 +13,6 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 

@@ -21,7 +21,6 @@
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/training/resumed_objects.h"
 #include "muster/checkpoint/training/swapped_weights.h"
-#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 

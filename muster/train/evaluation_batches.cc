@@ -10,8 +10,8 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/peers.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/data/mix.h"
 
 namespace muster::evaluation {

@@ -9,7 +9,6 @@
 #include <unordered_set>
 
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {

@@ -20,7 +20,6 @@
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/stream_order.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/job_ranks.h"
 #include "muster/ddp/join_rounds.h"
 #include "muster/optim/graph_numbers.h"

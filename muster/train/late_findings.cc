@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 

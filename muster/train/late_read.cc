@@ -4,8 +4,8 @@
 
 #include <ATen/Functions.h>
 
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/stream_order.h"
-#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 

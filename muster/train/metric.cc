@@ -17,7 +17,6 @@
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
 #include "muster/checkpoint/saved_state.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {

@@ -27,7 +27,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/metric.h"

@@ -15,7 +15,6 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"

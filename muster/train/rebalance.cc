@@ -18,7 +18,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 

@@ -12,7 +12,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"

@@ -9,7 +9,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {

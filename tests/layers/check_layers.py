@@ -111,6 +111,9 @@ LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")
 FORMATTING = re.compile(r"(fmt|spdlog)/")  # LibTorch's include path carries another fmt
 SPDLOG = re.compile(r"spdlog/")
 SPDLOG_USERS = ["base/log.cc"]  # everybody else logs through base/log.h
+# LibTorch's types without their namespace. It lies in base because all folders of the data plane use it. A program may have
+# types of these names beside its `using namespace muster`.
+LIBTORCH_NAMES = "base/torch_names.h"
 
 # <string> and the like have neither a slash nor a dot. Every other angle include that is not here is a library's.
 SYSTEM = re.compile(r"(sys|linux|net|netinet|arpa|asm)/|"
@@ -216,6 +219,10 @@ class Checker:
         if name == C_HEADER:
             yield "the header of the C interface stands alone"
             return
+        if included == LIBTORCH_NAMES and folder in CONTROL_PLANE:
+            yield "the control plane does not know LibTorch"
+        elif included == LIBTORCH_NAMES and name in self.public:
+            yield "no short names of LibTorch's types in public headers"
         if included in FILE_MAY_USE or "/" not in included:
             yield "gathers everything for users; include what is needed"
             return
@@ -234,7 +241,7 @@ class Checker:
             yield f"{folder}/{room} may use only its own rooms {', '.join(sorted(rooms - {room, ''})) or '(none)'}"
 
     def judge_foreign(self, name, folder, included):
-        control = folder in CONTROL_PLANE or name == C_HEADER
+        control = (folder in CONTROL_PLANE and name != LIBTORCH_NAMES) or name == C_HEADER
         if control and LIBTORCH.match(included):
             yield "the control plane does not know LibTorch"
         elif FORMATTING.match(included) and not control:

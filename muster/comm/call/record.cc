@@ -2,7 +2,6 @@
 #include "muster/comm/call/record.h"
 
 #include "muster/base/lookup.h"
-#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 

@@ -16,7 +16,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/stream_order.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/plain_tensor.h"
 

@@ -27,7 +27,7 @@
 #include "muster/base/lock.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/shm/mailbox.h"
 
 namespace muster {

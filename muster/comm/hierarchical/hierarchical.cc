@@ -28,7 +28,6 @@
 #include "muster/comm/call/bounded_wait.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/call/timeouts.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/hierarchical/over_gloo.h"
 #include "muster/comm/host/operation.h"
 #include "muster/comm/host/ordered_executor.h"

@@ -20,7 +20,6 @@
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/operation.h"
 #include "muster/comm/host/plain_tensor.h"

@@ -23,7 +23,6 @@
 #include "muster/comm/call/fork_guard.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/timeouts.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/call.h"
 #include "muster/comm/host/monitored_barrier.h"
 #include "muster/comm/host/operation.h"

@@ -16,7 +16,6 @@
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/profile.h"
 #include "muster/comm/call/stream_order.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/host/plain_tensor.h"
 
 namespace muster {

@@ -10,7 +10,6 @@
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 

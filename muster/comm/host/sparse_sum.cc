@@ -14,7 +14,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 

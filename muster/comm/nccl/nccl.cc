@@ -25,7 +25,6 @@
 #include "muster/comm/call/library_folder.h"
 #include "muster/comm/call/plugin_table.h"
 #include "muster/comm/call/stream_order.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/nccl/gpu_graph.h"
 #include "muster/comm/nccl/gpu_turn.h"
 #include "muster/comm/nccl/plugin.h"

@@ -12,7 +12,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/averaging/average.h"
 

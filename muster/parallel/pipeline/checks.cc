@@ -13,7 +13,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/capabilities.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/parallel/pipeline/message_order.h"

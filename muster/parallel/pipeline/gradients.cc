@@ -17,7 +17,6 @@
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensor_text.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/parallel/pipeline/messages.h"
 
 namespace muster {

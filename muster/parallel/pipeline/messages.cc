@@ -14,7 +14,6 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/capabilities.h"
 #include "muster/parallel/tensor_bytes.h"
 

@@ -19,7 +19,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/cut_stage.h"
 #include "muster/parallel/tensor/parallel_parameters.h"

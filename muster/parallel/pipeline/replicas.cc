@@ -14,7 +14,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/renormalized.h"
 #include "muster/optim/each_once.h"

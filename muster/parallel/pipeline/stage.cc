@@ -11,7 +11,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/lock.h"
-#include "muster/comm/call/torch_types.h"
 
 namespace muster {
 

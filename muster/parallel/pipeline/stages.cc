@@ -25,7 +25,6 @@
 #include "muster/base/torch_names.h"
 #include "muster/base/units.h"
 #include "muster/comm/call/stream_order.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/parallel/pipeline/cut_stage.h"
 #include "muster/parallel/tensor_bytes.h"

@@ -16,7 +16,6 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/comm/call/stream_order.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/optim/parts.h"
 
 namespace muster {

@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "muster/comm/call/torch_types.h"
-
 namespace muster {
 
 namespace {

@@ -13,7 +13,6 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/optim/each_once.h"
 
 namespace muster {

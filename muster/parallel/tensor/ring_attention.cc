@@ -18,7 +18,6 @@
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/parallel/tensor/attention_tile.h"
 #include "muster/parallel/tensor/group_collectives.h"
 

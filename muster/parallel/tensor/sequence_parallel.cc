@@ -12,7 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/parallel/tensor/group_functions.h"
 
 namespace muster {

@@ -15,7 +15,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/text_of.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
