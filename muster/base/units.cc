@@ -7,6 +7,7 @@
 #include <cmath>
 #include <ctime>
 #include <optional>
+#include <system_error>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

@@ -9,6 +9,7 @@
 #include <ATen/ops/view_as_real.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>

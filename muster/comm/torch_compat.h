@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "muster/base/lists.h"
 #include "muster/base/tensors.h"

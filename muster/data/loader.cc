@@ -10,6 +10,7 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <string>
 
 #include "muster/base/error.h"

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <ostream>
 
 #include "muster/base/tensors.h"
 #include "muster/data/dataset.h"

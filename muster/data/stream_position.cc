@@ -5,6 +5,8 @@
 #include "muster/data/stream_position.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <string>

@@ -9,7 +9,9 @@
 
 #include <functional>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "muster/base/indices_of.h"

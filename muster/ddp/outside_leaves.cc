@@ -4,6 +4,7 @@
 #include "muster/ddp/outside_leaves.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>

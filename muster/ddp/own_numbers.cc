@@ -3,6 +3,8 @@
 // operator through a function of ours, which fills that argument in.
 #include "muster/ddp/own_numbers.h"
 
+#include <ranges>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>

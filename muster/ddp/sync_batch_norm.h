@@ -14,6 +14,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <ostream>
 #include <utility>
 
 #include "muster/comm/process_group.h"

@@ -1,6 +1,8 @@
 // Parameters are told apart by the address of their tensor: a shared one comes several times.
 #include "muster/ddp/trained_parameters.h"
 
+#include <functional>
+
 #include "muster/base/contains.h"
 #include "muster/base/mapped.h"
 #include "muster/ddp/gradient_reducer.h"

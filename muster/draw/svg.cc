@@ -3,6 +3,7 @@
 #include "muster/draw/svg.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"

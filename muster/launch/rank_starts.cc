@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
+#include <iterator>
 
 #include "muster/base/error.h"
 #include "muster/base/folder_owner.h"

@@ -4,6 +4,7 @@
 #include "muster/shm/arena.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <pthread.h>

@@ -8,6 +8,7 @@
 #include "muster/shm/collectives.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string>
 

@@ -17,7 +17,9 @@
 #include "muster/shm/mailbox.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <utility>
 

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <source_location>
 #include <string>
 #include <vector>
 

@@ -8,6 +8,7 @@
 
 #include <signal.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -14,7 +14,9 @@
 
 #include <concepts>
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "muster/base/indices_of.h"

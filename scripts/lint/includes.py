@@ -14,57 +14,84 @@ IN_C = ROOT / "muster/c_api.h"  # a C compiler reads it
 
 # Header -> what it declares: names of std, but for those of C, which are used without a namespace.
 HEADERS = {
-    "algorithm": "all_of any_of binary_search clamp copy copy_if copy_n count count_if equal fill fill_n find find_if "
-                 "for_each generate includes lower_bound max max_element merge min min_element minmax_element mismatch "
-                 "none_of nth_element partition replace reverse rotate set_difference shuffle sort stable_sort transform "
-                 "unique upper_bound",
+    "algorithm": "adjacent_find all_of any_of binary_search clamp copy copy_if copy_n count count_if equal equal_range fill "
+                 "fill_n find find_if find_if_not for_each generate includes is_sorted lower_bound max max_element merge min "
+                 "min_element minmax minmax_element mismatch next_permutation none_of nth_element partition partition_point "
+                 "replace replace_if reverse rotate search set_difference shuffle sort stable_partition stable_sort "
+                 "swap_ranges transform unique upper_bound",
     "array": "array to_array",
-    "atomic": "atomic atomic_ref atomic_thread_fence memory_order_acquire memory_order_relaxed memory_order_release",
-    "bit": "bit_cast bit_ceil bit_floor bit_width countl_zero countr_zero has_single_bit popcount",
+    "atomic": "atomic atomic_ref atomic_thread_fence memory_order_acquire memory_order_relaxed memory_order_release "
+              "memory_order_seq_cst",
+    "bit": "bit_cast bit_ceil bit_floor bit_width countl_one countl_zero countr_zero endian has_single_bit popcount",
     "bitset": "bitset",
+    "cctype": "isalnum isalpha iscntrl isdigit isprint isspace isxdigit tolower toupper",
     "cerrno": "",
-    "charconv": "from_chars to_chars",
+    "charconv": "chars_format from_chars to_chars",
     "chrono": "chrono",
-    "cmath": "abs ceil cos exp floor fmod isfinite isinf isnan log log2 pow round sin sqrt",
+    "cmath": "abs atan ceil cos exp exp2 fabs floor fmod hypot isfinite isinf isnan ldexp llround log log10 log2 lround "
+             "nearbyint pow round sin sqrt tan trunc",
+    "concepts": "constructible_from convertible_to derived_from floating_point integral invocable same_as",
     "condition_variable": "condition_variable",
+    "csetjmp": "jmp_buf longjmp",
+    "cstddef": "byte max_align_t ptrdiff_t",
     "cstdint": "",
+    "cstdio": "fflush fprintf fputs fread printf snprintf",
+    "cstdlib": "atexit atoi exit free getenv labs malloc strtod strtol strtoull",
     "cstring": "",
+    "ctime": "strftime time time_t tm",
     "deque": "deque",
-    "exception": "current_exception exception exception_ptr make_exception_ptr rethrow_exception",
+    "exception": "current_exception exception exception_ptr make_exception_ptr rethrow_exception terminate throw_with_nested "
+                 "uncaught_exceptions",
     "filesystem": "filesystem",
     "fstream": "fstream ifstream ofstream",
-    "functional": "function hash invoke less greater plus reference_wrapper ref cref",
-    "future": "async future packaged_task promise shared_future",
+    "functional": "cref equal_to function greater greater_equal hash identity invoke less logical_not mem_fn multiplies not_fn "
+                  "plus ref reference_wrapper",
+    "future": "async future future_status launch packaged_task promise shared_future",
     "initializer_list": "initializer_list",
     "iostream": "cerr cin cout",
+    "iterator": "advance back_inserter default_sentinel default_sentinel_t distance inserter make_move_iterator next prev",
     "limits": "numeric_limits",
     "list": "list",
     "map": "map multimap",
-    "memory": "enable_shared_from_this make_shared make_unique shared_ptr unique_ptr weak_ptr",
-    "mutex": "lock_guard mutex once_flag call_once recursive_mutex scoped_lock unique_lock",
+    "memory": "enable_shared_from_this make_shared make_unique shared_ptr to_address unique_ptr weak_ptr",
+    "mutex": "call_once defer_lock lock_guard mutex once_flag recursive_mutex scoped_lock unique_lock",
+    "new": "bad_alloc nothrow",
+    "numbers": "numbers",
     "numeric": "accumulate gcd iota lcm partial_sum reduce",
     "optional": "make_optional nullopt optional",
-    "random": "discrete_distribution mt19937 mt19937_64 normal_distribution random_device uniform_int_distribution "
-              "uniform_real_distribution",
+    "queue": "priority_queue queue",
+    "random": "discrete_distribution gamma_distribution mt19937 mt19937_64 normal_distribution random_device "
+              "uniform_int_distribution uniform_real_distribution",
+    "ranges": "forward_range subrange",
     "regex": "regex regex_match regex_search smatch",
     "set": "multiset set",
-    "span": "span",
+    "shared_mutex": "shared_lock shared_mutex shared_timed_mutex",
+    "source_location": "source_location",
+    "span": "as_bytes as_writable_bytes span",
     "sstream": "istringstream ostringstream stringstream",
     "stdexcept": "invalid_argument logic_error out_of_range runtime_error",
-    "string": "getline stod stoi stol stoll string to_string",
+    "string": "getline stod stoi stol stoll stoull string to_string",
     "string_view": "string_view",
-    "system_error": "error_code system_error",
-    "thread": "thread this_thread",
-    "tuple": "make_tuple tie tuple",
-    "typeinfo": "",
+    "system_error": "errc error_code generic_category system_error",
+    "thread": "jthread this_thread thread",
+    "tuple": "apply ignore make_tuple tie tuple tuple_cat",
+    "type_traits": "add_lvalue_reference_t common_type_t conditional_t decay_t enable_if_t invoke_result_t is_aggregate_v "
+                   "is_arithmetic_v is_base_of_v is_class_v is_const_v is_convertible_v is_enum_v is_invocable_r_v "
+                   "is_invocable_v is_lvalue_reference_v is_same_v is_trivially_copyable_v is_void_v remove_const_t "
+                   "remove_cvref_t remove_reference_t type_identity type_identity_t underlying_type_t",
+    "typeinfo": "type_info",
     "unordered_map": "unordered_map",
     "unordered_set": "unordered_set",
-    "utility": "as_const exchange in_range cmp_equal cmp_greater cmp_greater_equal cmp_less cmp_less_equal make_pair move pair "
-               "swap",
+    "utility": "as_const cmp_equal cmp_greater cmp_greater_equal cmp_less cmp_less_equal cmp_not_equal declval exchange "
+               "forward in_place in_range index_sequence index_sequence_for make_index_sequence make_pair move pair swap",
     "variant": "get_if holds_alternative monostate variant visit",
     "vector": "vector",
 }
-OWNERS = {name: header for header, names in HEADERS.items() for name in names.split()}
+OWNERS = {name: [header] for header, names in HEADERS.items() for name in names.split()}
+# What several headers declare: one of them is enough. Not std::size and its like: who has a container has them.
+OWNERS |= {name: ["tuple", "utility", "array"] for name in ("tuple_element_t", "tuple_size", "tuple_size_v")}
+OWNERS |= {name: ["ostream", "iostream", "sstream", "fstream"] for name in ("endl", "flush", "ios", "ostream")}
+OWNERS |= {"micro": ["ratio", "chrono"], "remove": ["algorithm", "cstdio"]}
 C_NAMES = {
     "cerrno": re.compile(r"\berrno\b"),
     "cstdint": re.compile(r"(?<![\w:])u?int(?:8|16|32|64)_t\b|\buintptr_t\b"),
@@ -77,10 +104,11 @@ INCLUDE = re.compile(r'^#include <(\w+)>$', re.MULTILINE)
 
 
 def used_headers(text):
+    """For each name the headers that declare it: one of them is to be included."""
     code = NOT_CODE.sub(lambda match: '""' if match.group().startswith(('"', "R")) else "", text)
     code = re.sub(r"^#include.*$", "", code, flags=re.MULTILINE)
-    used = {OWNERS[name] for name in STANDARD_NAME.findall(code) if name in OWNERS}
-    return used | {header for header, pattern in C_NAMES.items() if pattern.search(code)}
+    used = {tuple(OWNERS[name]) for name in STANDARD_NAME.findall(code) if name in OWNERS}
+    return used | {(header,) for header, pattern in C_NAMES.items() if pattern.search(code)}
 
 
 def own_header(path):
@@ -89,7 +117,8 @@ def own_header(path):
 
 
 def missing_headers(path, text):
-    return sorted(used_headers(text) - set(INCLUDE.findall(text)) - set(INCLUDE.findall(own_header(path))))
+    included = {*INCLUDE.findall(text), *INCLUDE.findall(own_header(path))}
+    return sorted({choice[0] for choice in used_headers(text) if included.isdisjoint(choice)})
 
 
 def with_headers(text, headers):

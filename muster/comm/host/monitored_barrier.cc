@@ -4,6 +4,7 @@
 #include "muster/comm/host/monitored_barrier.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <exception>
 #include <future>
 #include <memory>

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <complex>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <utility>

@@ -2,6 +2,8 @@
 // an item, or holds something else before the element, is no XML.
 #include "muster/device/readers/xml_root.h"
 
+#include <algorithm>
+
 #include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "muster/device/numbers.h"

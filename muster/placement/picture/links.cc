@@ -4,6 +4,7 @@
 #include "muster/placement/picture/links.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <ranges>
 #include <set>

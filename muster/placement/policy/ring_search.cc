@@ -2,6 +2,7 @@
 // order, by rotations of a path over fast links, greedily), and each is improved by small changes.
 // Randomness has a fixed seed, so that the same machine gives the same ring everywhere.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <random>

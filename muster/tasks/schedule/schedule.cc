@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "muster/base/contains.h"
 #include "muster/base/error.h"

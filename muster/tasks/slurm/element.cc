@@ -12,6 +12,7 @@
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "muster/base/env_count.h"
 #include "muster/base/error.h"
