@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 
 #include "muster/base/byte_lock.h"
 #include "muster/base/error.h"

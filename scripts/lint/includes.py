@@ -87,28 +87,77 @@ HEADERS = {
     "variant": "get_if holds_alternative monostate variant visit",
     "vector": "vector",
 }
-OWNERS = {name: [header] for header, names in HEADERS.items() for name in names.split()}
+OWNERS = {name: (header,) for header, names in HEADERS.items() for name in names.split()}
 # What several headers declare: one of them is enough. Not std::size and its like: who has a container has them.
-OWNERS |= {name: ["tuple", "utility", "array"] for name in ("tuple_element_t", "tuple_size", "tuple_size_v")}
-OWNERS |= {name: ["ostream", "iostream", "sstream", "fstream"] for name in ("endl", "flush", "ios", "ostream")}
-OWNERS |= {"micro": ["ratio", "chrono"], "remove": ["algorithm", "cstdio"]}
+OWNERS |= {name: ("tuple", "utility", "array") for name in ("tuple_element_t", "tuple_size", "tuple_size_v")}
+OWNERS |= {name: ("ostream", "iostream", "sstream", "fstream") for name in ("endl", "flush", "ios", "ostream")}
+OWNERS |= {"micro": ("ratio", "chrono"), "remove": ("algorithm", "cstdio")}
+# Header of the system -> its functions, called as ::name.
+SYSTEM_HEADERS = {
+    "arpa/inet.h": "inet_ntop inet_pton",
+    "dirent.h": "closedir fdopendir opendir readdir",
+    "dlfcn.h": "dladdr1 dlclose dlerror dlopen dlsym",
+    "fcntl.h": "fallocate fcntl open openat posix_fallocate",
+    "netdb.h": "freeaddrinfo gai_strerror getaddrinfo getnameinfo",
+    "poll.h": "poll ppoll",
+    "pthread.h": "pthread_atfork pthread_getname_np pthread_setname_np",
+    "pwd.h": "getpwuid getpwuid_r",
+    "sched.h": "sched_getaffinity sched_getcpu sched_setaffinity sched_yield",
+    "signal.h": "kill pthread_kill pthread_sigmask raise sigaction sigaltstack sigemptyset signal sigprocmask sigtimedwait",
+    "stdio.h": "popen rename renameat2",
+    "stdlib.h": "mkdtemp mkstemp realpath setenv unsetenv",
+    "sys/epoll.h": "epoll_create1 epoll_ctl epoll_wait",
+    "sys/eventfd.h": "eventfd",
+    "sys/file.h": "flock",
+    "sys/ioctl.h": "ioctl",
+    "sys/mman.h": "madvise memfd_create mmap munmap",
+    "sys/prctl.h": "prctl",
+    "sys/resource.h": "getrlimit getrusage setrlimit",
+    "sys/signalfd.h": "signalfd",
+    "sys/socket.h": "accept4 bind connect getsockname getsockopt listen recv recvmsg send sendmsg setsockopt shutdown socket",
+    "sys/stat.h": "fstat fstatat lstat mkdir stat",
+    "sys/statvfs.h": "fstatvfs statvfs",
+    "sys/wait.h": "waitid waitpid",
+    "termios.h": "tcgetattr tcsetattr",
+    "time.h": "clock_gettime gmtime_r localtime_r timegm",
+    "unistd.h": "_exit access chdir close dup2 execve fork fsync ftruncate getegid geteuid getgid gethostname getpgid getpid "
+                "getppid gettid getuid isatty lseek pause pipe2 pread pwrite read readlink rmdir setpgid setsid syscall sysconf "
+                "tcgetpgrp unlink unlinkat write",
+}
+SYSTEM_OWNERS = {name: (header,) for header, names in SYSTEM_HEADERS.items() for name in names.split()}
+# C++'s header of the same declares the system's functions, too.
+SAME_IN_CXX = {"signal.h": "csignal", "stdio.h": "cstdio", "stdlib.h": "cstdlib", "time.h": "ctime"}
+SYSTEM_NAME = re.compile(r"(?<![\w>])::(\w+)\(")
+# Names without a namespace.
 C_NAMES = {
-    "cerrno": re.compile(r"\berrno\b"),
-    "cstdint": re.compile(r"(?<![\w:])u?int(?:8|16|32|64)_t\b|\buintptr_t\b"),
-    "cstring": re.compile(r"\bstd::(?:mem(?:cpy|cmp|set|move|chr)|str(?:len|cmp|ncmp|chr|error))\b"),
-    "ranges": re.compile(r"\bstd::views::\w"),
+    ("cassert",): re.compile(r"\bassert\("),
+    ("cerrno", "errno.h"): re.compile(
+        r"\berrno\b|\bE(?:ACCES|AGAIN|BADF|BUSY|CHILD|CONN\w+|EXIST|INPROGRESS|INTR|INVAL|IO|ISDIR|LOOP|MFILE|NODEV|NOENT|"
+        r"NOEXEC|NOMEM|NOSPC|NOSYS|NOTDIR|NOTSUP|OPNOTSUPP|PERM|PIPE|RANGE|ROFS|SRCH|TIMEDOUT|WOULDBLOCK|XDEV)\b"),
+    ("climits", "limits.h"): re.compile(r"\b(?:INT|LONG)_(?:MAX|MIN)\b|\bCHAR_BIT\b|\bPATH_MAX\b"),
+    ("cmath",): re.compile(r"\b(?:NAN|INFINITY|M_PI)\b"),
+    ("csignal", "signal.h"): re.compile(r"\bSIG(?:ABRT|ALRM|BUS|CHLD|CONT|FPE|HUP|ILL|INT|KILL|PIPE|QUIT|RTMAX|RTMIN|SEGV|"
+                                        r"STOP|SYS|TERM|TSTP|TTIN|TTOU|USR1|USR2|WINCH|XFSZ)\b"),
+    ("cstddef",): re.compile(r"\boffsetof\("),
+    ("cstdint", "stdint.h"): re.compile(r"(?<![\w:])u?int(?:8|16|32|64)_t\b|\bu?intptr_t\b|\bU?INT(?:8|16|32|64)_(?:MAX|MIN)\b|"
+                                        r"\bSIZE_MAX\b"),
+    ("cstdlib",): re.compile(r"\bEXIT_(?:FAILURE|SUCCESS)\b"),
+    ("cstring",): re.compile(r"\bstd::(?:mem(?:cpy|cmp|set|move|chr)|str(?:len|cmp|ncmp|chr|error))\b"),
+    ("ranges",): re.compile(r"\bstd::views::\w"),
+    ("sys/wait.h",): re.compile(r"\bW(?:IFEXITED|EXITSTATUS|IFSIGNALED|TERMSIG|IFSTOPPED|COREDUMP|NOHANG|UNTRACED)\b"),
 }
 STANDARD_NAME = re.compile(r"\bstd::(?:ranges::)?(\w+)")
 NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-INCLUDE = re.compile(r'^#include <(\w+)>$', re.MULTILINE)
+INCLUDE = re.compile(r'^#include <([\w/.]+)>$', re.MULTILINE)
 
 
 def used_headers(text):
     """For each name the headers that declare it: one of them is to be included."""
     code = NOT_CODE.sub(lambda match: '""' if match.group().startswith(('"', "R")) else "", text)
     code = re.sub(r"^#include.*$", "", code, flags=re.MULTILINE)
-    used = {tuple(OWNERS[name]) for name in STANDARD_NAME.findall(code) if name in OWNERS}
-    return used | {(header,) for header, pattern in C_NAMES.items() if pattern.search(code)}
+    used = {OWNERS[name] for name in STANDARD_NAME.findall(code) if name in OWNERS}
+    used |= {SYSTEM_OWNERS[name] for name in SYSTEM_NAME.findall(code) if name in SYSTEM_OWNERS}
+    return used | {headers for headers, pattern in C_NAMES.items() if pattern.search(code)}
 
 
 def own_header(path):
@@ -118,16 +167,17 @@ def own_header(path):
 
 def missing_headers(path, text):
     included = {*INCLUDE.findall(text), *INCLUDE.findall(own_header(path))}
-    return sorted({choice[0] for choice in used_headers(text) if included.isdisjoint(choice)})
+    included |= {header for header, same in SAME_IN_CXX.items() if same in included}
+    missing = {choice[0] for choice in used_headers(text) if included.isdisjoint(choice)}
+    return sorted({SAME_IN_CXX.get(header, header) for header in missing})
 
 
 def with_headers(text, headers):
     """The text with these headers among its standard ones, or in a block of their own before those of the project."""
-    standard = INCLUDE.findall(text)
+    standard = re.search(r"(?:^#include <\w+>\n)+", text, re.MULTILINE)
     if standard:
-        block = re.search(r"(?:^#include <\w+>\n)+", text, re.MULTILINE)
-        lines = sorted({*block.group().splitlines(), *(f"#include <{header}>" for header in headers)})
-        return text[: block.start()] + "\n".join(lines) + "\n" + text[block.end():]
+        lines = sorted({*standard.group().splitlines(), *(f"#include <{header}>" for header in headers)})
+        return text[: standard.start()] + "\n".join(lines) + "\n" + text[standard.end():]
     added = "".join(f"#include <{header}>\n" for header in headers) + "\n"
     includes = [match.start() for match in re.finditer(r"^#include ", text, re.MULTILINE)]
     own = re.match(r'(?:(?://[^\n]*)?\n)*#include "[^"]+"\n\n?', text)
