@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/lists.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
