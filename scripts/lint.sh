@@ -12,6 +12,7 @@ scripts/lint/spelling.sh || status=1
 python3 -B scripts/lint/style.py || status=1
 scripts/lint/format.sh || status=1
 python3 -B scripts/lint/includes.py || status=1
+python3 -B scripts/lint/own_includes.py || status=1
 .deps/lint/bin/python -B scripts/lint/density.py || status=1
 (cd python && mypy --no-error-summary --cache-dir ../build/mypy) || status=1
 if [ "${1:-}" != --quick ]; then
