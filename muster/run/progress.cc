@@ -3,6 +3,7 @@
 #include "muster/run/progress.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <unistd.h>
 
 #include <algorithm>
