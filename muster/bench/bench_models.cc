@@ -111,7 +111,7 @@ struct BenchGpt : BenchModel {
 
   torch::Tensor forward(const torch::Tensor& inputs) override { return gpt(inputs).flatten(0, 1); }
   torch::Tensor make_inputs(int64_t batch) const override {
-    return torch::randint(kVocabulary, {batch, kContext}, torch::kLong);
+    return torch::randint(kVocabulary, {batch, kContext}, kLong);
   }
 
   Gpt gpt;

@@ -7,10 +7,12 @@
 #include <memory>
 #include <string>
 
+#include "muster/base/torch_names.h"
+
 namespace muster {
 
 // A model takes one tensor and returns logits [rows, labels].
-struct BenchModel : torch::nn::Module {
+struct BenchModel : Module {
   virtual torch::Tensor forward(const torch::Tensor& inputs) = 0;
   virtual torch::Tensor make_inputs(int64_t batch) const = 0;
   int64_t rows_of_sample = 1;

@@ -25,6 +25,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/named_file.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/bench/bench_results.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/init.h"
@@ -38,14 +39,14 @@ constexpr int kLeastCalls = 5;
 constexpr int kMostCalls = 2'000;
 
 // Throws: invalid_argument for a type that is none of these.
-at::ScalarType type_named(const std::string& name) {
-  const std::map<std::string, at::ScalarType> types = {{"float32", at::kFloat},
-                                                       {"float64", at::kDouble},
-                                                       {"bfloat16", at::kBFloat16},
-                                                       {"float16", at::kHalf},
-                                                       {"int32", at::kInt},
-                                                       {"int64", at::kLong}};
-  if (const at::ScalarType* const type = value_at(types, name))
+ScalarType type_named(const std::string& name) {
+  const std::map<std::string, ScalarType> types = {{"float32", kFloat},
+                                                   {"float64", kDouble},
+                                                   {"bfloat16", kBFloat16},
+                                                   {"float16", kHalf},
+                                                   {"int32", kInt},
+                                                   {"int64", kLong}};
+  if (const ScalarType* const type = value_at(types, name))
     return *type;
   throw invalid_argument(
       "--dtype: expected float32, float64, bfloat16, float16, int32 or int64, got '", name, "'");
@@ -55,8 +56,7 @@ at::ScalarType type_named(const std::string& name) {
 // values are small whole numbers, so that sums are exact in every type.
 class Case {
  public:
-  Case(
-      ProcessGroup& group, const std::string& op, bool in_place, at::ScalarType type, int64_t count)
+  Case(ProcessGroup& group, const std::string& op, bool in_place, ScalarType type, int64_t count)
       : group_(group), op_(op), type_(type) {
     const int64_t all = count * group.size();
     const bool many_in = op == "reduce_scatter" || op == "all_to_all";
@@ -109,7 +109,7 @@ class Case {
 
   ProcessGroup& group_;
   std::string op_;
-  at::ScalarType type_;
+  ScalarType type_;
   at::Tensor in_, out_;
 };
 
@@ -160,7 +160,7 @@ double time_of(
   while (std::ssize(times) < kLeastCalls || decided_by_rank_0(control, has_time()))
     times.push_back(time_of_call(one, group, control));
   wrong += one.wrong();
-  auto slowest = torch::tensor({median_of(times)}, at::kDouble);
+  auto slowest = torch::tensor({median_of(times)}, kDouble);
   control.all_reduce(slowest, ReduceOp::max);
   return slowest.item<double>();
 }
@@ -273,7 +273,7 @@ CollectiveTimes measure_size(Context& ctx,
                              const CollectivesBenchOptions& options,
                              std::vector<Contestant>& all,
                              int64_t most_bytes) {
-  const at::ScalarType type = type_named(options.dtype);
+  const ScalarType type = type_named(options.dtype);
   const auto element = static_cast<int64_t>(c10::elementSize(type));
   const int64_t count = std::max<int64_t>(1, most_bytes / element);
   ProcessGroup& control = ctx.process_group();

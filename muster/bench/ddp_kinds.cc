@@ -20,6 +20,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/bench/bench_models.h"
 #include "muster/comm/call/c10d_pointers.h"
 #include "muster/comm/init.h"
@@ -53,7 +54,7 @@ class Kind {
     optimizer_.emplace(model_->parameters(), torch::optim::SGDOptions(1e-4));
     torch::manual_seed(1 + ctx.rank());
     inputs_ = model_->make_inputs(options.batch).to(ctx.device());
-    labels_ = torch::randint(model_->labels, {options.batch * model_->rows_of_sample}, torch::kLong)
+    labels_ = torch::randint(model_->labels, {options.batch * model_->rows_of_sample}, kLong)
                   .to(ctx.device());
     if (name == kNoCommunication)
       return;
@@ -146,7 +147,7 @@ DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
   std::vector<std::unique_ptr<Kind>> kinds;
   for (const std::string& name : names)
     kinds.push_back(std::make_unique<Kind>(ctx, options, name));
-  auto wall = torch::zeros({options.steps, std::ssize(kinds)}, at::kDouble);
+  auto wall = torch::zeros({options.steps, std::ssize(kinds)}, kDouble);
   auto processor = torch::zeros_like(wall);
   for (int round = -kWarmUpSteps; round < options.steps; ++round) {
     for (const size_t kind : order_of_round(kinds.size(), round)) {

@@ -21,6 +21,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/bench/training_speed.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/device/probe.h"
@@ -39,7 +40,7 @@ struct Candidate {
   std::string id;     // a UUID, or "cpu"
   std::string label;  // "GPU 0", "CPU slot (2 of 4 cores)"
   std::string model;
-  c10::Device device = c10::kCPU;
+  Device device = kCPU;
   std::string obstacle = {};  // why it cannot be measured; empty: it can
 };
 
@@ -77,13 +78,13 @@ std::vector<Candidate> candidates_of(const Host& host, const DeviceBenchOptions&
 }
 
 // Types in which people train.
-c10::ScalarType dtype_of(const std::string& name) {
+ScalarType dtype_of(const std::string& name) {
   if (name == "float32")
-    return c10::kFloat;
+    return kFloat;
   if (name == "bfloat16")
-    return c10::kBFloat16;
+    return kBFloat16;
   if (name == "float16")
-    return c10::kHalf;
+    return kHalf;
   throw invalid_argument("--dtype: expected float32, bfloat16 or float16, got '", name, "'");
 }
 
@@ -171,7 +172,7 @@ class DeviceBench {
 
   const Host& host_;
   const DeviceBenchOptions& options_;
-  c10::ScalarType dtype_;
+  ScalarType dtype_;
   std::string path_;
   MeasuredScores measured_;
 };

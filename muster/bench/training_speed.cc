@@ -22,7 +22,7 @@ constexpr int kLeastSteps = 3;
 // Trains one model with batches of any size.
 class Trainer {
  public:
-  Trainer(c10::Device device, c10::ScalarType dtype)
+  Trainer(Device device, ScalarType dtype)
       : model_(torch::nn::Linear(kWidth, kWidth),
                torch::nn::ReLU(),
                torch::nn::Linear(kWidth, kWidth),
@@ -37,7 +37,7 @@ class Trainer {
   // before the clock starts pay for allocations and for the choice of kernels.
   double step_seconds(int64_t batch, double seconds) {
     const auto inputs = torch::randn({batch, kWidth}, options_);
-    const auto classes = torch::zeros({batch}, options_.dtype(torch::kLong));
+    const auto classes = torch::zeros({batch}, options_.dtype(kLong));
     for (int i = 0; i < kLeastSteps; ++i)
       step(inputs, classes);
     finish();
@@ -73,7 +73,7 @@ class Trainer {
 }  // namespace
 
 // A batch that the memory cannot hold ends the search, unless it is the first.
-TrainingSpeed training_speed(c10::Device device, const TrainingSpeedOptions& options) {
+TrainingSpeed training_speed(Device device, const TrainingSpeedOptions& options) {
   torch::manual_seed(0);
   Trainer trainer(device, options.dtype);
   TrainingSpeed best;

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "muster/base/torch_names.h"
+
 namespace muster {
 
 struct TrainingSpeed {
@@ -15,13 +17,13 @@ struct TrainingSpeed {
 };
 
 struct TrainingSpeedOptions {
-  c10::ScalarType dtype = c10::kFloat;
+  ScalarType dtype = kFloat;
   double seconds = 0.5;  // of measuring, for each batch size
 };
 
 // Batch sizes are doubled until that gains little, one step takes long, or the device's memory is
 // full. Blocking: a few seconds. Source: the step is torch::optim::SGD over torch::nn::Linear
 // layers of 2048.
-TrainingSpeed training_speed(c10::Device device, const TrainingSpeedOptions& options = {});
+TrainingSpeed training_speed(Device device, const TrainingSpeedOptions& options = {});
 
 }  // namespace muster

@@ -17,6 +17,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/image.h"
 #include "muster/checkpoint/optimizer_state.h"
@@ -181,7 +182,7 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read,
     };
     restore_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors, fill);
   }
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const NamedTensorList tensors = model_tensors(state.model);
   const NamedTensors by_name(tensors.begin(), tensors.end());
   for (const auto& [name, entry] : model.tensors)

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -25,7 +26,7 @@ class HostCopies {
 
  private:
   // Behind the last copy of each GPU.
-  std::unordered_map<c10::Device, std::shared_ptr<c10::Event>> last_;
+  std::unordered_map<Device, std::shared_ptr<c10::Event>> last_;
 };
 
 }  // namespace muster

@@ -15,6 +15,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
@@ -92,7 +93,7 @@ LoadedCheckpoint loaded_from(const std::string& path, const Manifest& manifest) 
 CheckpointImage image_of(const TrainingState& state,
                          const TrainingPosition& position,
                          int world_size) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   CheckpointImage image{.parts = state.parts, .position = position, .world_size = world_size};
   for (auto& [name, tensor] : model_tensors(state.model))
     image.model.emplace(name, tensor);
@@ -105,7 +106,7 @@ CheckpointImage image_of(const TrainingState& state,
 }
 
 HostCopies copy_image(const CheckpointImage& image, CheckpointImage& copy) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   HostCopies under_way;
   copy.model = copies_of(image.model, copy.model, under_way);
   copy.parts = copies_of(image.parts, copy.parts, under_way);

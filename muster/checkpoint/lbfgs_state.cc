@@ -20,6 +20,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/lookup.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/optimizer_kinds.h"
 
 namespace muster::detail {
@@ -152,7 +153,7 @@ class LbfgsReader {
   // Returns null if the optimizer had no state. Throws: as prepare_lbfgs.
   std::shared_ptr<LBFGSParamState> read_state() {
     auto state = std::make_shared<LBFGSParamState>();
-    const Tensor numbers = take(kNumbers, {4}, at::TensorOptions(at::kDouble));
+    const Tensor numbers = take(kNumbers, {4}, at::TensorOptions(kDouble));
     if (numbers.defined())
       set_numbers(*state, numbers.const_data_ptr<double>());
     const LbfgsFields fields = fields_of(*state);
@@ -180,11 +181,11 @@ class LbfgsReader {
   }
 
   // LBFGS begins with a whole number as H_diag, and goes on with a fraction.
-  static at::ScalarType type_of(const std::string& name,
-                                const TensorEntry& entry,
-                                const at::TensorOptions& like) {
+  static ScalarType type_of(const std::string& name,
+                            const TensorEntry& entry,
+                            const at::TensorOptions& like) {
     const bool is_first = name == "lbfgs.H_diag" && entry.dtype == "I64";
-    return is_first ? at::kLong : c10::typeMetaToScalarType(like.dtype());
+    return is_first ? kLong : c10::typeMetaToScalarType(like.dtype());
   }
 
   // Returns an undefined tensor if the checkpoint has none of that name.
@@ -192,7 +193,7 @@ class LbfgsReader {
     const TensorEntry* const found = value_at(entries_, name);
     if (found == nullptr)
       return {};
-    const at::ScalarType type = type_of(name, *found, like);
+    const ScalarType type = type_of(name, *found, like);
     if (!found->same_kind(tensor_entry(type, shape)))
       refuse_optimizer(cat("'", name, "' of shape [", join(shape, ", "), "]"),
                        to_string(*found),
@@ -239,7 +240,7 @@ OptimizerPieces lbfgs_pieces(const Strings& names, LBFGS& optimizer) {
                            static_cast<double>(state->n_iter()),
                            state->t(),
                            state->prev_loss()};
-  add(kNumbers, at::tensor(numbers, at::kDouble));
+  add(kNumbers, at::tensor(numbers, kDouble));
   const LbfgsFields fields = fields_of(*state);
   for (const auto& [name, tensor] : fields.vectors)
     add(cat("lbfgs.", name), *tensor);

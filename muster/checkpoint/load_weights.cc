@@ -19,6 +19,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/found_weights.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/safetensors_dtype.h"
@@ -104,9 +105,9 @@ const Tensor& named(const NamedTensorList& tensors, const std::string& name) {
 // Where the file's numbers are not the model's. Of truth values each whole number is one, as 255 in
 // a mask of bytes.
 Tensor differing(const Tensor& given, const Tensor& values) {
-  if (values.scalar_type() != at::kBool || given.is_complex())
+  if (values.scalar_type() != kBool || given.is_complex())
     return values.to(given.scalar_type()).ne(given);
-  const Tensor numbers = given.to(at::kDouble);
+  const Tensor numbers = given.to(kDouble);
   return numbers.sub(numbers.trunc()).ne(0);  // an infinity becomes NaN
 }
 
@@ -125,7 +126,7 @@ TensorEntries share_entries(WeightSourcePtr& source,
 }
 
 // The model's tensors that the caller wants.
-NamedTensorList wanted_tensors(const torch::nn::Module& model,
+NamedTensorList wanted_tensors(const Module& model,
                                const std::function<bool(const std::string&)>& only) {
   NamedTensorList tensors = model_tensors(model);
   if (only)
@@ -136,7 +137,7 @@ NamedTensorList wanted_tensors(const torch::nn::Module& model,
 // One load: rank 0 has the files, and all ranks compare their tensors with the model's.
 class WeightLoad {
  public:
-  WeightLoad(const torch::nn::Module& model,
+  WeightLoad(const Module& model,
              const std::string& path,
              const LoadWeightsOptions& options,
              const Peers& peers)
@@ -164,7 +165,7 @@ class WeightLoad {
     Tensors filled;
     for (const std::string& name : result.loaded) {
       const Tensor& tensor = named(tensors_, name);
-      const Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+      const Tensor values = at::empty(tensor.sizes(), tensor.options().device(kCPU));
       peers_.on_rank0([&] { read(name, tensor, filled, values); });
       peers_.share(values);
       tensor.copy_(values);
@@ -233,7 +234,7 @@ class WeightLoad {
       return;
     for (const std::string& part : weight.parts) {
       const TensorEntry& kind = entries_.at(part);
-      const at::ScalarType type = scalar_type_of(kind);
+      const ScalarType type = scalar_type_of(kind);
       if (at::isComplexType(type))
         refuse_weights(
             path_,
@@ -367,14 +368,13 @@ class WeightLoad {
     const Tensor others = differing(given, values);
     if (!others.any().item<bool>())
       return;
-    refuse_weights(
-        path_,
-        cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
-        cat(given.masked_select(others)[0].item<double>(),
-            ", which becomes ",
-            values.masked_select(others)[0].item<double>(),
-            " in it"),
-        "convert them by .make, or give the model's tensor the file's type");
+    refuse_weights(path_,
+                   cat("numbers that ", toString(values.scalar_type()), " has for '", name, "'"),
+                   cat(given.masked_select(others)[0].item<double>(),
+                       ", which becomes ",
+                       values.masked_select(others)[0].item<double>(),
+                       " in it"),
+                   "convert them by .make, or give the model's tensor the file's type");
   }
 
   // Refuses numbers that the model's fractions have not. An infinity of the file stays one.
@@ -383,16 +383,16 @@ class WeightLoad {
                           const Tensor& values) const {
     if (!at::isFloatingType(values.scalar_type()) || saved.scalar_type() == values.scalar_type())
       return;
-    const Tensor lost = values.to(at::kFloat).isfinite().logical_not();
+    const Tensor lost = values.to(kFloat).isfinite().logical_not();
     if (!lost.any().item<bool>())
       return;
-    const Tensor wide = saved.to(at::kDouble).cpu().expand_as(values);
+    const Tensor wide = saved.to(kDouble).cpu().expand_as(values);
     const Tensor too_large = lost.logical_and(wide.isfinite());
     if (!too_large.any().item<bool>())
       return;
     refuse_weights(
         path_,
-        cat("numbers that ", c10::toString(values.scalar_type()), " has for '", name, "'"),
+        cat("numbers that ", toString(values.scalar_type()), " has for '", name, "'"),
         cat(wide.masked_select(too_large)[0].item<double>(), ", which becomes infinite in it"),
         "load into a model of bf16 or fp32, and convert what remains small enough");
   }
@@ -409,11 +409,11 @@ class WeightLoad {
 
 }  // namespace
 
-LoadedWeights load_weights(torch::nn::Module& model,
+LoadedWeights load_weights(Module& model,
                            const std::string& path,
                            const LoadWeightsOptions& options,
                            const Peers& peers) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   check_weight_names(options.names);
   LoadedWeights result = WeightLoad(model, path, options, peers).load();
   at::autocast::clear_cache();  // a guard around the call would go on with the weights of before

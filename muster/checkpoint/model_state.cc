@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -29,7 +30,7 @@ void require_memory(const char* owner, const std::string& name, const Tensor& te
       "while a guard of FullySharded::whole_parameters() lives");
 }
 
-NamedTensorList model_tensors(const torch::nn::Module& model) {
+NamedTensorList model_tensors(const Module& model) {
   NamedTensorList tensors;
   for (const auto& list : {model.named_parameters(), model.named_buffers()}) {
     for (const auto& item : list) {
@@ -53,9 +54,7 @@ void refuse_saved(const std::string& name, const std::string& expected, const st
 }
 
 // Tensors of the model come first in messages: a missing one says more than one too many.
-void check_model(const torch::nn::Module& model,
-                 const TensorEntries& entries,
-                 const std::string& name) {
+void check_model(const Module& model, const TensorEntries& entries, const std::string& name) {
   StringSet known;
   for (const auto& [tensor_name, tensor] : model_tensors(model)) {
     known.insert(tensor_name);

@@ -15,11 +15,11 @@
 
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 
 namespace muster::detail {
 
 using nlohmann::json;
-using torch::optim::Optimizer;
 
 struct SgdKind {
   using Class = torch::optim::SGD;

@@ -22,6 +22,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/lbfgs_state.h"
 #include "muster/checkpoint/optimizer_kinds.h"
 #include "muster/optim/plain_class.h"
@@ -33,7 +34,6 @@ namespace {
 using detail::refuse_optimizer;
 using detail::with_kind;
 using nlohmann::json;
-using torch::optim::Optimizer;
 
 using PiecesOfGroup = std::vector<const TensorPiece*>;
 
@@ -107,7 +107,7 @@ StateField field_of(const TensorPiece& parameter, const char* field, const Value
   constexpr bool kIsTensor = std::is_same_v<Value, Tensor>;
   return {.name = cat(parameter.name, ".", field),
           .kind = kIsTensor ? tensor_entry(parameter.tensor.scalar_type(), parameter.shape)
-                            : tensor_entry(at::kLong, {}),
+                            : tensor_entry(kLong, {}),
           .is_tensor = kIsTensor};
 }
 
@@ -140,7 +140,7 @@ PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& o
 }
 
 // A whole model is a model whose parameters are whole pieces.
-TensorPieces parameter_pieces(const torch::nn::Module& model) {
+TensorPieces parameter_pieces(const Module& model) {
   return mapped(model.named_parameters(),
                 [&](const auto& item) { return whole_piece(item.key(), item.value()); });
 }
@@ -154,7 +154,7 @@ void set_field(Tensor& to, const Tensor& from) {
 }
 
 Tensor as_tensor(int64_t value) {
-  return at::scalar_tensor(value, at::kLong);
+  return at::scalar_tensor(value, kLong);
 }
 Tensor as_tensor(const Tensor& value) {
   return value;
@@ -434,7 +434,7 @@ OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& opti
 }
 
 // If the parameters are whole, the pieces are the tensors themselves.
-OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& optimizer) {
+OptimizerSnapshot snapshot_optimizer(const Module& model, Optimizer& optimizer) {
   OptimizerPieces pieces = optimizer_pieces(parameter_pieces(model), optimizer);
   OptimizerSnapshot snapshot{.description = std::move(pieces.description)};
   for (TensorPiece& piece : pieces.pieces)
@@ -466,7 +466,7 @@ void check_same_parameters(const std::string& description, const std::string& sa
                 /*in_order=*/false);
 }
 
-void check_optimizer(const torch::nn::Module& model,
+void check_optimizer(const Module& model,
                      Optimizer& optimizer,
                      const std::string& description,
                      const TensorEntries& entries) {
@@ -486,7 +486,7 @@ InstallState prepare_optimizer(const TensorPieces& parameters,
                                const std::string& description,
                                const TensorEntries& entries,
                                const FetchTensor& fetch) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer)) {
     const auto names = names_of(whole_group(parameters, *lbfgs));
     return detail::prepare_lbfgs(names, *lbfgs, description, entries, fetch);
@@ -496,7 +496,7 @@ InstallState prepare_optimizer(const TensorPieces& parameters,
   });
 }
 
-void restore_optimizer(const torch::nn::Module& model,
+void restore_optimizer(const Module& model,
                        Optimizer& optimizer,
                        const std::string& description,
                        const TensorEntries& entries,
@@ -505,9 +505,7 @@ void restore_optimizer(const torch::nn::Module& model,
   prepare_optimizer(parameter_pieces(model), optimizer, description, entries, fetch)();
 }
 
-void restore_optimizer(const torch::nn::Module& model,
-                       Optimizer& optimizer,
-                       OptimizerSnapshot snapshot) {
+void restore_optimizer(const Module& model, Optimizer& optimizer, OptimizerSnapshot snapshot) {
   // A tensor that lies as it must and is nobody else's becomes the state itself: a large one is not
   // there twice.
   const auto fetch = [&](TensorPiece& piece) {

@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/call/failure.h"
 #include "muster/comm/process_group.h"
 
@@ -83,7 +84,7 @@ void Peers::share(const Tensor& tensor) const {
     return;
   // The content travels as bytes, since no backend moves every dtype.
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  share_tensor_(at::from_blob(tensor.data_ptr(), {bytes}, at::kByte), 0);
+  share_tensor_(at::from_blob(tensor.data_ptr(), {bytes}, kByte), 0);
 }
 
 // The other ranks wait here for how it ended, so they cannot run ahead of rank 0.

@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/peers.h"
 
@@ -19,8 +20,7 @@ namespace {
 
 // The format has dense tensors alone, and not every type that LibTorch knows.
 bool can_be_saved(const Tensor& tensor) {
-  const bool is_dense =
-      tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_quantized();
+  const bool is_dense = tensor.defined() && tensor.layout() == kStrided && !tensor.is_quantized();
   return is_dense && safetensors_dtype(tensor.scalar_type());
 }
 
@@ -61,7 +61,7 @@ void read_tensor_into(const Tensor& tensor,
 }
 
 Tensor room_for(const TensorEntry& entry, const Tensor& into) {
-  const at::ScalarType type = scalar_type_of(entry);
+  const ScalarType type = scalar_type_of(entry);
   const bool fits = into.defined() && into.is_cpu() && into.is_contiguous() &&
                     into.scalar_type() == type && into.sizes() == entry.shape;
   return fits ? into : at::empty(entry.shape, type);
@@ -69,9 +69,9 @@ Tensor room_for(const TensorEntry& entry, const Tensor& into) {
 
 // LibTorch computes with a bool's byte, so another byte than 0 and 1 would be undefined behaviour.
 void check_bools(const std::string& path, const std::string& name, const Tensor& tensor) {
-  if (tensor.scalar_type() != at::kBool || tensor.numel() == 0)
+  if (tensor.scalar_type() != kBool || tensor.numel() == 0)
     return;
-  if (tensor.view(at::kByte).max().item<uint8_t>() <= 1)
+  if (tensor.view(kByte).max().item<uint8_t>() <= 1)
     return;
   throw invalid_argument("weights: expected a valid file in '",
                          path,

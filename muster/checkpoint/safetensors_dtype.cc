@@ -7,12 +7,11 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
 namespace {
-
-using c10::ScalarType;
 
 constexpr std::array<std::pair<const char*, ScalarType>, 17> kDtypes = {{
     {"BOOL", ScalarType::Bool},

@@ -17,6 +17,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/durable_file.h"
 #include "muster/checkpoint/files/path_facts.h"
 #include "muster/checkpoint/model_state.h"
@@ -47,7 +48,7 @@ void put_parts(NamedTensors& out,
   }
 }
 
-NamedTensors tensors_of_file(const torch::nn::Module& model, const SaveWeightsOptions& options) {
+NamedTensors tensors_of_file(const Module& model, const SaveWeightsOptions& options) {
   NamedTensors out;
   Tensors written;
   for (const auto& [name, tensor] : model_tensors(model)) {
@@ -87,11 +88,11 @@ void write_whole(const std::filesystem::path& file,
 
 }  // namespace
 
-void save_weights(const torch::nn::Module& model,
+void save_weights(const Module& model,
                   const std::string& path,
                   const SaveWeightsOptions& options,
                   const Peers& peers) {
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   check_weight_names(options.names);
   peers.together([&] {
     const NamedTensors tensors = tensors_of_file(model, options);

@@ -10,6 +10,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
 
@@ -79,13 +80,13 @@ void SavedTensors::read(const TensorSource& from,
 // The sum is in double, so that the mean of equal values is that value.
 void SavedTensors::read_mean(const TensorPiece& piece, const Tensor& to) const {
   read(source_, piece, to);
-  Tensor sum = to.to(at::kDouble), one = at::empty_like(to);
+  Tensor sum = to.to(kDouble), one = at::empty_like(to);
   int count = 1;
   for (const TensorSource& own : own_) {
     if (!own.contains(piece.name))
       continue;
     read(own, piece, one);
-    sum += one.to(at::kDouble);
+    sum += one.to(kDouble);
     ++count;
   }
   to.copy_(sum / count);
@@ -94,7 +95,7 @@ void SavedTensors::read_mean(const TensorPiece& piece, const Tensor& to) const {
 // A tensor on a GPU, one with other strides, or one of another type, is filled by a copy.
 void SavedTensors::fetch(const TensorPiece& piece) const {
   const TensorSource& from = reads_own(piece) ? own() : source_;
-  const at::ScalarType type = scalar_type_of(from.tensors().at(piece.name).kind);
+  const ScalarType type = scalar_type_of(from.tensors().at(piece.name).kind);
   const bool is_plain =
       piece.tensor.is_cpu() && piece.tensor.is_contiguous() && piece.tensor.scalar_type() == type;
   const Tensor here = is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), type);

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/image.h"
 #include "muster/checkpoint/model_state.h"
@@ -114,7 +114,7 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
 // Returns the pieces without the second names of a tied weight that was saved under another of its
 // names alone.
 TensorPieces pieces_to_load(const TensorPieces& pieces, const TensorEntries& saved) {
-  std::set<const c10::TensorImpl*> there;
+  TensorImpls there;
   for (const TensorPiece& piece : pieces)
     if (saved.contains(piece.name))
       there.insert(piece.tensor.unsafeGetTensorImpl());
@@ -355,7 +355,7 @@ std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory
       continue;
     if (is_abandoned && group.rank() == 0)
       warn_of_abandoned(path);
-    const at::NoGradGuard no_grad;
+    const NoGradGuard no_grad;
     return ShardedLoad(path, *manifest, state, group).load(options);
   }
   skipped.refuse_if_any(directory);

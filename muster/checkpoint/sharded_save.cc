@@ -26,6 +26,7 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/files/tensor_source.h"
@@ -178,7 +179,7 @@ std::string ShardedSave::start(const SaveOptions& options,
                                ProcessGroup& group,
                                bool background) {
   finish(group);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const ShardedPlan plan = plan_sharded_save(state, group);
   // The plan is made before anything of the folder is touched: it may refuse.
   auto save = std::make_unique<Save>();

@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/model_state.h"
 
 namespace muster {
@@ -49,14 +50,14 @@ struct SameTensors {
 
 // Whether a walk over the modules meets these tensors and no others, in this order. Of parameters
 // it copies no list and makes no name, so a training may ask in every step.
-SameTensors compare_with_model(const torch::nn::Module& model,
+SameTensors compare_with_model(const Module& model,
                                const NamedTensorList& parameters,
                                const NamedTensorList& buffers) {
-  struct Access : torch::nn::Module {
+  struct Access : Module {
     static auto own_parameters() { return &Access::parameters_; }
   };
   Meeting of_parameters(parameters), of_buffers(buffers);
-  model.apply([&](const torch::nn::Module& each) {
+  model.apply([&](const Module& each) {
     of_parameters.meet(each.*Access::own_parameters());
     of_buffers.meet(each.named_buffers(/*recurse=*/false));
   });
@@ -94,7 +95,7 @@ std::optional<std::string> first_other(const Strings& names, const NamedTensorLi
 
 }  // namespace
 
-TensorsOfModel::TensorsOfModel(const torch::nn::Module& model)
+TensorsOfModel::TensorsOfModel(const Module& model)
     : model_(model.weak_from_this()),
       parameters_(model.named_parameters().pairs()),
       buffers_(model.named_buffers().pairs()) {}
@@ -142,7 +143,7 @@ void TensorsOfModel::warn_of_other_buffers(const char* owner, const char* made) 
     });
 }
 
-void note_model(TensorPieces& pieces, const torch::nn::Module& model) {
+void note_model(TensorPieces& pieces, const Module& model) {
   const auto tensors = std::make_shared<const TensorsOfModel>(model);
   for (TensorPiece& piece : pieces)
     piece.model = tensors;
@@ -177,7 +178,7 @@ TensorPiece buffer_piece(std::string name, const Tensor& tensor) {
 }
 
 // LibTorch lists parameters and buffers apart; only their names tell which is which.
-TensorPieces whole_pieces(const torch::nn::Module& model) {
+TensorPieces whole_pieces(const Module& model) {
   TensorPieces pieces;
   for (const auto& [name, tensor] : model_tensors(model))
     pieces.push_back(whole_piece(name, tensor));
@@ -190,7 +191,7 @@ TensorPieces whole_pieces(const torch::nn::Module& model) {
 }
 
 // Frozen parameters are the same on all ranks, so they are no rank's own.
-TensorPieces own_pieces(const torch::nn::Module& model) {
+TensorPieces own_pieces(const Module& model) {
   TensorPieces pieces = whole_pieces(model);
   for (TensorPiece& piece : pieces)
     piece.is_own = piece.is_buffer || piece.tensor.requires_grad();

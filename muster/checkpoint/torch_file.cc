@@ -25,6 +25,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/pickle.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
@@ -51,22 +52,22 @@ constexpr FileRefusal refuse_torch_file{"torch file", "it is damaged or of anoth
 struct NamedType {
   std::string_view storage;  // its class in torch
   std::string_view dtype;    // its name in torch
-  at::ScalarType type;
+  ScalarType type;
 };
-constexpr NamedType kTypes[] = {{"FloatStorage", "float32", at::kFloat},
-                                {"DoubleStorage", "float64", at::kDouble},
-                                {"HalfStorage", "float16", at::kHalf},
-                                {"BFloat16Storage", "bfloat16", at::kBFloat16},
+constexpr NamedType kTypes[] = {{"FloatStorage", "float32", kFloat},
+                                {"DoubleStorage", "float64", kDouble},
+                                {"HalfStorage", "float16", kHalf},
+                                {"BFloat16Storage", "bfloat16", kBFloat16},
                                 {"", "uint64", at::kUInt64},
                                 {"", "uint32", at::kUInt32},
                                 {"", "uint16", at::kUInt16},
-                                {"LongStorage", "int64", at::kLong},
-                                {"IntStorage", "int32", at::kInt},
-                                {"ShortStorage", "int16", at::kShort},
-                                {"CharStorage", "int8", at::kChar},
-                                {"ByteStorage", "uint8", at::kByte},
-                                {"BoolStorage", "bool", at::kBool},
-                                {"ComplexFloatStorage", "complex64", at::kComplexFloat},
+                                {"LongStorage", "int64", kLong},
+                                {"IntStorage", "int32", kInt},
+                                {"ShortStorage", "int16", kShort},
+                                {"CharStorage", "int8", kChar},
+                                {"ByteStorage", "uint8", kByte},
+                                {"BoolStorage", "bool", kBool},
+                                {"ComplexFloatStorage", "complex64", kComplexFloat},
                                 {"", "float8_e4m3fn", at::kFloat8_e4m3fn},
                                 {"", "float8_e5m2", at::kFloat8_e5m2}};
 
@@ -86,7 +87,7 @@ constexpr OtherTensor kOtherTensors[] = {
 // A tensor as the pickle describes it.
 struct PickledTensor {
   std::string key = {};  // of its storage
-  at::ScalarType type = at::kFloat;
+  ScalarType type = kFloat;
   int64_t offset = 0;  // in elements
   Int64s sizes = {}, strides = {};
   // Why its values are not read, and what to do; empty: they are.
@@ -107,7 +108,7 @@ class TensorsOfPickle {
   }
 
   // The type of the elements of a storage, by its id: ("storage", class, key, device, elements).
-  at::ScalarType type_of_storage(const PickledValue& id) const {
+  ScalarType type_of_storage(const PickledValue& id) const {
     if (const auto type = type_named(item(id, 1), &NamedType::storage))
       return *type;
     refuse_torch_file(path_, "a storage of a known type", in_quotes(item(id, 1).text), kConvertIt);
@@ -160,7 +161,7 @@ class TensorsOfPickle {
     refuse_views(id, arguments, has_type ? 7 : 6, name);
     add_tensor(name,
                {.key = item(id, 2).text,
-                .type = type.value_or(at::kFloat),
+                .type = type.value_or(kFloat),
                 .offset = item(arguments, 1).number,
                 .sizes = numbers(item(arguments, 2)),
                 .strides = numbers(item(arguments, 3)),
@@ -200,8 +201,8 @@ class TensorsOfPickle {
                         "save a copy of it: tensor.clone(), or resolve_conj()");
   }
 
-  static std::optional<at::ScalarType> type_named(const PickledValue& name,
-                                                  std::string_view NamedType::* names) {
+  static std::optional<ScalarType> type_named(const PickledValue& name,
+                                              std::string_view NamedType::* names) {
     for (const NamedType& each : kTypes)
       if (!(each.*names).empty() && name.text == cat("torch ", each.*names))
         return each.type;
@@ -285,14 +286,14 @@ class TorchFile : public WeightSource {
     const Tensor out = at::empty(tensor.sizes, tensor.type);
     if (needed == 0)
       return out;
-    const Tensor values = tensor.type == at::kBool ? out.view(at::kByte) : out;
+    const Tensor values = tensor.type == kBool ? out.view(kByte) : out;
     values.copy_(at::from_blob(
         storage.begin,
         tensor.sizes,
         tensor.strides,
         tensor.offset,
         [](void* /*storage*/) {},
-        at::TensorOptions(tensor.type == at::kBool ? at::kByte : tensor.type)));
+        at::TensorOptions(tensor.type == kBool ? kByte : tensor.type)));
     check_bools(path_, name, out);
     return out;
   }
@@ -373,11 +374,11 @@ WeightSourcePtr open_archive(const std::string& path) {
 std::map<std::string, StorageBytes> old_storages(const std::shared_ptr<std::string>& file,
                                                  size_t at,
                                                  const PickledValue& keys,
-                                                 const std::map<std::string, at::ScalarType>& types,
+                                                 const std::map<std::string, ScalarType>& types,
                                                  const std::string& path) {
   std::map<std::string, StorageBytes> storages;
   for (const PickledValue* key : keys.items) {
-    const at::ScalarType* const type = value_at(types, key->text);
+    const ScalarType* const type = value_at(types, key->text);
     uint64_t elements = 0;
     if (type == nullptr || file->size() - at < sizeof(elements))
       refuse_torch_file(path, cat("the storage '", key->text, "'"), "none");
@@ -405,7 +406,7 @@ WeightSourcePtr open_old_file(const std::string& path) {
   next();
   const Pickle content = next(), keys = next();
   TensorsOfPickle reader(path);
-  std::map<std::string, at::ScalarType> types;
+  std::map<std::string, ScalarType> types;
   for (const PickledValue& value : content.values)
     if (value.kind == Kind::persistent && value.items[0]->items.size() >= 3)
       types.emplace(value.items[0]->items[2]->text, reader.type_of_storage(*value.items[0]));

@@ -43,7 +43,7 @@ bool kernels_take(Torch& optimizer) {
 }
 
 Tensor number_on(const Device& device) {
-  return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
+  return at::zeros({}, at::TensorOptions(kFloat).device(device));
 }
 
 // The steps that the device has left out, in memory that stays.

@@ -18,7 +18,7 @@ Tensors with_gradients(const OptimizerParamGroup& group) {
 // One without memory is of a fully sharded model, which tells LibTorch's own step what is wrong.
 bool is_for_kernels(const Tensor& parameter) {
   const Tensor& gradient = parameter.grad();
-  return parameter.storage().nbytes() > 0 && gradient.layout() == at::kStrided &&
+  return parameter.storage().nbytes() > 0 && gradient.layout() == kStrided &&
          parameter.is_floating_point() && gradient.scalar_type() == parameter.scalar_type() &&
          gradient.device() == parameter.device() && parameter.is_non_overlapping_and_dense();
 }
@@ -56,7 +56,7 @@ const Tensor& StepCounts::of(const Tensor& parameter, int64_t step) {
     return count;
   if (graph_ != nullptr)
     return count = graph_->counts.at(step).steps - left_out_;
-  count = at::full({}, step, parameter.options().dtype(at::kFloat).requires_grad(false));
+  count = at::full({}, step, parameter.options().dtype(kFloat).requires_grad(false));
   if (left_out_.defined())
     count.sub_(left_out_);
   return count;

@@ -14,6 +14,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/comm/clock_alignment.h"
 #include "muster/data/own_loaders.h"
 #include "muster/run/sampler_checks.h"
@@ -58,7 +59,7 @@ bool Context::is_stopped_task() const {
 bool Context::should_stop() {
   const bool asked = stop_requested();
   const int own = is_stopped_task() ? kStopOfTasks : stop_signal();
-  at::Tensor signal = at::full({1}, asked ? own : 0, at::kInt);
+  at::Tensor signal = at::full({1}, asked ? own : 0, kInt);
   process_group().all_reduce(signal, ReduceOp::max);
   const int seen = signal.item<int>();
   const bool is_news = seen != 0 && !stops_;

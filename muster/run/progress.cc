@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/env.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -38,10 +39,10 @@ void Progress::update(int64_t samples, double loss) {
 void Progress::update(int64_t samples, const at::Tensor& loss) {
   if (loss.is_cpu())
     return update(samples, loss.item<double>());
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   done_ += samples;
   if (!sum_on_gpu_.defined())
-    sum_on_gpu_ = at::zeros({}, loss.options().dtype(at::kDouble));
+    sum_on_gpu_ = at::zeros({}, loss.options().dtype(kDouble));
   sum_on_gpu_.add_(loss.detach().reshape({}), samples);
   read_losses_on_gpu();
   draw();
@@ -56,7 +57,7 @@ void Progress::read_losses_on_gpu() {
   if (reading_.is_under_way())
     return;
   read_at_ = done_;
-  reading_.start(sum_on_gpu_.to(at::kFloat).reshape({1}));
+  reading_.start(sum_on_gpu_.to(kFloat).reshape({1}));
 }
 
 void Progress::draw() {

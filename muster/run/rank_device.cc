@@ -10,7 +10,7 @@ namespace muster {
 namespace {
 
 RankDevice of_torch(AssignedDevice assigned) {
-  RankDevice found{.device = c10::kCPU,
+  RankDevice found{.device = kCPU,
                    .assignment = std::move(assigned.assignment),
                    .local_world_size = assigned.local_world_size,
                    .mesh = std::move(assigned.mesh),

@@ -8,12 +8,13 @@
 #include <string>
 
 #include "muster/base/lists.h"
+#include "muster/base/torch_names.h"
 #include "muster/launch/assigned_device.h"
 
 namespace muster {
 
 struct RankDevice {
-  c10::Device device = c10::kCPU;
+  Device device = kCPU;
   RankPlan assignment;
   std::optional<int> local_world_size{};  // these three: as AssignedDevice's
   MeshShape mesh{};
@@ -21,8 +22,8 @@ struct RankDevice {
 };
 
 // LibTorch's device for the GPU with this ordinal among those that the process sees.
-inline c10::Device gpu_device(int ordinal) {
-  return {c10::kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
+inline Device gpu_device(int ordinal) {
+  return {kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
 }
 
 // As assigned_cpu, assigned_device and assigned_by_local_rank.

@@ -153,7 +153,7 @@ std::optional<TaskOrder> task_order_from_environment() {
     return std::nullopt;
   try {
     const TaskOrder order = order_from_json(*text);
-    (void)c10::Device(order.device);  // throws for a text that is none
+    (void)Device(order.device);  // throws for a text that is none
     if (order.parent != ::getppid())
       return std::nullopt;
     return order;
@@ -166,7 +166,7 @@ std::optional<TaskOrder> task_order_from_environment() {
   }
 }
 
-void use_task_device(c10::Device device, const std::string& uuid) {
+void use_task_device(Device device, const std::string& uuid) {
   if (!device.is_cuda())
     return;
   const auto found = use_cuda_device(device);

@@ -14,6 +14,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/placement/plan.h"
 #include "muster/run/task_order.h"
 
@@ -50,7 +51,7 @@ std::optional<TaskOrder> task_order_from_environment();
 
 // Makes `device` current for this thread, and checks that it is the GPU with that UUID. Throws:
 // unavailable.
-void use_task_device(c10::Device device, const std::string& uuid);
+void use_task_device(Device device, const std::string& uuid);
 
 // A failure as text for people: an Error's message; otherwise the type and the text.
 std::string text_of_failure(const std::exception_ptr& failure);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/lists.h"
+#include "muster/base/torch_names.h"
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/plan.h"
@@ -19,7 +20,7 @@ namespace muster {
 
 struct TaskDevice {
   std::string label{};              // "GPU 1", "CPU slot 0"
-  c10::Device device = c10::kCPU;   // in this process; the CPU if the machine is simulated
+  Device device = kCPU;             // in this process; the CPU if the machine is simulated
   std::string uuid{};               // of a real GPU; empty: none
   bool alone = false;               // a MIG instance that only a process with its own mask can see
   VisibilityVariables variables{};  // limits a child to this device

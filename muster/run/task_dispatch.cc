@@ -13,6 +13,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/mapped.h"
+#include "muster/base/torch_names.h"
 #include "muster/placement/plan_json.h"
 #include "muster/run/task_group.h"
 
@@ -22,10 +23,10 @@ namespace {
 
 // Returns the device under the number that the task itself sees. A child sees its GPU alone, and a
 // group's first rank sees its own first.
-c10::Device device_seen(TaskMode mode, const TaskDevice& place) {
+Device device_seen(TaskMode mode, const TaskDevice& place) {
   if (mode == TaskMode::thread || !place.device.is_cuda())
     return place.device;
-  return {c10::kCUDA, 0};
+  return {kCUDA, 0};
 }
 
 }  // namespace

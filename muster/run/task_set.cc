@@ -14,6 +14,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
+#include "muster/base/torch_names.h"
 #include "muster/placement/plan_json.h"
 #include "muster/run/context.h"
 #include "muster/run/error_file.h"
@@ -168,7 +169,7 @@ void TaskSet::run_as_child(const TaskOrder& order) {
   try {
     set_log_name(cat("task ", printable(order.name)));
     const detail::TaskEntry& entry = entry_of(order);
-    const c10::Device device(order.device);
+    const Device device(order.device);
     use_task_device(device, order.uuid);
     const SharedStop stop(order.stop_fd);
     TaskContext context(

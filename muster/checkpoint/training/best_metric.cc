@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/lookup.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/best.h"
 
 namespace muster {
@@ -110,7 +111,7 @@ Strings BestMetric::needed_numbers() const {
 }
 
 double of_rank0(double number, ProcessGroup& group) {
-  Tensor shared = at::full({1}, number, at::kDouble);
+  Tensor shared = at::full({1}, number, kDouble);
   if (group.size() > 1)
     group.broadcast(shared, 0);
   return shared.item<double>();

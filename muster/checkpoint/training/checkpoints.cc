@@ -11,6 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/best.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/files/saving_lock.h"
@@ -97,19 +98,19 @@ TrainingStore& Checkpoints::store() {
   return training_->models().is_sharded() ? *sharded_store_ : *whole_store_;
 }
 
-Checkpoints& Checkpoints::add(const std::string& name, std::shared_ptr<torch::nn::Module> model) {
+Checkpoints& Checkpoints::add(const std::string& name, ModulePtr model) {
   training_->check_name(name);
   training_->models().add(name, std::move(model));
   return *this;
 }
 
-Checkpoints& Checkpoints::add(const std::string& name, torch::optim::Optimizer& optimizer) {
+Checkpoints& Checkpoints::add(const std::string& name, Optimizer& optimizer) {
   training_->check_name(name);
   training_->models().add(name, optimizer, OwnMembers::unsaved);
   return *this;
 }
 
-std::string Checkpoints::add_base(const std::string& name, torch::optim::Optimizer& optimizer) {
+std::string Checkpoints::add_base(const std::string& name, Optimizer& optimizer) {
   training_->check_name(name);
   training_->models().add(name, optimizer, OwnMembers::in_a_part);
   return name + kOfMembers;
@@ -122,7 +123,7 @@ Checkpoints& Checkpoints::add(const std::string& name, TensorPieces model) {
 }
 
 Checkpoints& Checkpoints::add(const std::string& name,
-                              torch::optim::Optimizer& optimizer,
+                              Optimizer& optimizer,
                               TensorPieces parameters) {
   add(name, optimizer);
   shard_optimizer(std::move(parameters));
@@ -430,7 +431,7 @@ std::string Checkpoints::write(int64_t step) {
   if (steps_between_kept() > 0)
     keep(step);  // so what is in memory is never older than what is on the disk
   const Span span("checkpoint", Category::checkpoint);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const CheckpointsOptions& options = training_->options();
   const std::string& mine = branch_->begun_by;
   // A folder may have other trainings' checkpoints, which are not counted and stay.

@@ -15,6 +15,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
@@ -23,13 +24,13 @@ namespace {
 
 constexpr char kHasDevice = 1;  // the first byte of a GPU's row; ranks without a GPU have zeros
 
-at::Generator default_generator(c10::Device device) {
+at::Generator default_generator(Device device) {
   return device.is_cpu() ? at::detail::getDefaultCPUGenerator()
                          : at::globalContext().defaultGenerator(device);
 }
 
 // The generator's lock is held, since another thread may draw numbers.
-std::string state_of(c10::Device device) {
+std::string state_of(Device device) {
   at::Generator generator = default_generator(device);
   const std::lock_guard lock(generator.mutex());
   return std::string(bytes_as_text(generator.get_state()));
@@ -40,7 +41,7 @@ Tensor rows_of(const Strings& ranks) {
   int64_t longest = 0;
   for (const std::string& bytes : ranks)
     longest = std::max(longest, std::ssize(bytes));
-  Tensor rows = at::zeros({std::ssize(ranks), longest}, at::kByte);
+  Tensor rows = at::zeros({std::ssize(ranks), longest}, kByte);
   auto* row = rows.mutable_data_ptr<uint8_t>();
   for (const std::string& bytes : ranks) {
     std::ranges::copy(bytes, row);
@@ -51,7 +52,7 @@ Tensor rows_of(const Strings& ranks) {
 
 // Sets one device's generator to this rank's row. A rank that has no row starts with rank 0's, and
 // a seed of its own.
-void load_state_of(const ProcessGroup& group, c10::Device device, const Tensor& rows) {
+void load_state_of(const ProcessGroup& group, Device device, const Tensor& rows) {
   at::Generator generator = default_generator(device);
   const std::lock_guard lock(generator.mutex());
   const bool is_known = group.rank() < rows.size(0);
@@ -72,7 +73,7 @@ void load_state_of(const ProcessGroup& group, c10::Device device, const Tensor& 
 
 // Some ranks may have a GPU and others none, so all of them make the same call.
 SavedState generator_states(ProcessGroup& group) {
-  const std::string cpu = state_of(c10::kCPU);
+  const std::string cpu = state_of(kCPU);
   const std::string device = group.device().is_cpu() ? "" : kHasDevice + state_of(group.device());
   const auto both = group.all_gather_bytes(cpu + device, "of random generators");
   Strings cpus, devices;
@@ -91,7 +92,7 @@ SavedState generator_states(ProcessGroup& group) {
 
 // The CPU's generator is always there: loaders and initialisations draw from it.
 void load_generator_states(const ProcessGroup& group, const SavedState& state) {
-  load_state_of(group, c10::kCPU, state.tensor("generators", "cpu"));
+  load_state_of(group, kCPU, state.tensor("generators", "cpu"));
   // A training that was saved on GPUs and goes on on CPUs, or the other way round, has none to
   // take.
   const Tensor* const device = value_at(state.tensors, "device");

@@ -16,6 +16,7 @@
 #include "muster/base/host_identity.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/packed_state.h"
 
 namespace muster {
@@ -104,7 +105,7 @@ void KeptShards::Shard::make_room(int of, const std::string& its_head) {
   rank = of;
   head = its_head;
   if (!bytes.defined() || bytes.numel() != size)
-    bytes = at::empty({size}, at::kByte);
+    bytes = at::empty({size}, kByte);
 }
 
 // A rank that tells what it keeps now has kept the version before. So when all have told, the

@@ -13,6 +13,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/packed_state.h"
 
 namespace muster {
@@ -22,7 +23,7 @@ namespace {
 // Returns the tensor's memory as bytes, since no backend moves every dtype.
 Tensor bytes_in(const Tensor& tensor) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  return at::from_blob(tensor.data_ptr(), {bytes}, at::kByte);
+  return at::from_blob(tensor.data_ptr(), {bytes}, kByte);
 }
 
 }  // namespace
@@ -87,7 +88,7 @@ void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& 
         group.send(bytes_in(tensor), to);
   }
   if (lacks_it) {
-    const auto make = [](const Int64s& shape, at::ScalarType type) {
+    const auto make = [](const Int64s& shape, ScalarType type) {
       return at::empty(shape, type);
     };
     KeptState state = room_by_head(head, make);

@@ -7,12 +7,13 @@
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/optimizer_parameters.h"
 
 namespace muster {
 
 // An optimizer without a schedule has its rates in its groups' options.
-LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimizer& optimizer) {
+LearningRates rates_of_optimizer(const std::string& name, Optimizer& optimizer) {
   const auto get = [&optimizer] {
     return rates_of_groups(optimizer);
   };

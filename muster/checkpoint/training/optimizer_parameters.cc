@@ -11,12 +11,12 @@
 
 namespace muster {
 
-Tensors parameters_of(torch::optim::Optimizer& optimizer) {
+Tensors parameters_of(Optimizer& optimizer) {
   return concatenated(optimizer.param_groups(),
                       [](const auto& group) -> const auto& { return group.params(); });
 }
 
-Doubles rates_of_groups(const torch::optim::Optimizer& optimizer) {
+Doubles rates_of_groups(const Optimizer& optimizer) {
   return mapped(optimizer.param_groups(),
                 [](const auto& group) { return group.options().get_lr(); });
 }
@@ -25,7 +25,7 @@ Doubles rates_of_groups(const torch::optim::Optimizer& optimizer) {
 void require_each_once(const std::string& owner,
                        const Tensors& parameters,
                        const std::function<std::string(const Tensor&)>& name_of) {
-  std::unordered_set<const c10::TensorImpl*> seen;
+  std::unordered_set<const TensorImpl*> seen;
   for (const Tensor& parameter : parameters) {
     if (seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;

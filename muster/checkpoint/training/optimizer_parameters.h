@@ -9,14 +9,15 @@
 
 #include "muster/base/lists.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
 // An optimizer's parameters, in its groups' order.
-Tensors parameters_of(torch::optim::Optimizer& optimizer);
+Tensors parameters_of(Optimizer& optimizer);
 
 // Its learning rates, by group.
-Doubles rates_of_groups(const torch::optim::Optimizer& optimizer);
+Doubles rates_of_groups(const Optimizer& optimizer);
 
 // An optimizer steps twice on what it has twice, as LibTorch's net->parameters() has a weight that
 // two layers share. `owner` is who asks and `name_of` gives a parameter's name, for messages.

@@ -7,8 +7,7 @@
 
 namespace muster {
 
-std::optional<OtherValues> other_values_than_rank0(ProcessGroup& group,
-                                                   const torch::nn::Module& model) {
+std::optional<OtherValues> other_values_than_rank0(ProcessGroup& group, const Module& model) {
   const auto named = model.named_parameters();
   const auto mine =
       awaited_samples_of(mapped(named.items(), [](const auto& item) { return item.value(); }));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/torch_names.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -19,7 +20,6 @@ struct OtherValues {
 // The first parameter of which a rank has other values than rank 0, by a sample of each; roundings
 // are not others. Ranks with another number of parameters are passed over. Whether there is one is
 // the same on all ranks; its name is rank 0's there. Collective: yes. Blocking: for the GPU.
-std::optional<OtherValues> other_values_than_rank0(ProcessGroup& group,
-                                                   const torch::nn::Module& model);
+std::optional<OtherValues> other_values_than_rank0(ProcessGroup& group, const Module& model);
 
 }  // namespace muster

@@ -28,13 +28,13 @@ NamedTensors room_for(const nlohmann::json& tensors, const MakeRoom& make) {
   return room;
 }
 
-int64_t content_bytes(const Int64s& shape, at::ScalarType type) {
+int64_t content_bytes(const Int64s& shape, ScalarType type) {
   const auto element = static_cast<int64_t>(at::elementSize(type));
   return std::accumulate(shape.begin(), shape.end(), element, std::multiplies<>());
 }
 
 // The bytes that a tensor takes in a block.
-int64_t bytes_for(const Int64s& shape, at::ScalarType type) {
+int64_t bytes_for(const Int64s& shape, ScalarType type) {
   return rounded_up(content_bytes(shape, type), kAlignment);
 }
 
@@ -103,7 +103,7 @@ Tensors packed_tensors(const CheckpointImage& image) {
 // The tensors are never made: only their sizes are added up.
 int64_t packed_bytes(const std::string& head) {
   int64_t bytes = 0;
-  room_by_head(head, [&](const Int64s& shape, at::ScalarType type) {
+  room_by_head(head, [&](const Int64s& shape, ScalarType type) {
     bytes += bytes_for(shape, type);
     return Tensor();
   });
@@ -112,7 +112,7 @@ int64_t packed_bytes(const std::string& head) {
 
 KeptState views_by_head(const std::string& head, const Tensor& bytes) {
   int64_t used = 0;
-  return room_by_head(head, [&](const Int64s& shape, at::ScalarType type) {
+  return room_by_head(head, [&](const Int64s& shape, ScalarType type) {
     const Tensor flat = bytes.narrow(0, used, content_bytes(shape, type)).view(type);
     used += bytes_for(shape, type);
     return flat.view(shape);

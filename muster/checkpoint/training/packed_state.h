@@ -10,6 +10,7 @@
 
 #include "muster/base/lists.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/kept_state.h"
 
 namespace muster {
@@ -18,7 +19,7 @@ namespace muster {
 std::string head_of(const KeptState& state);
 
 // Allocates a tensor of this shape.
-using MakeRoom = std::function<Tensor(const Int64s& shape, at::ScalarType type)>;
+using MakeRoom = std::function<Tensor(const Int64s& shape, ScalarType type)>;
 
 // A state described by `head`, with memory for its tensors. Throws: as nlohmann::json.
 KeptState room_by_head(const std::string& head, const MakeRoom& make);

@@ -23,7 +23,7 @@ constexpr const char* kThere = "";                   // the number that every pa
 constexpr const char* kDescription = "description";  // of an optimizer's groups
 
 Tensor bytes_of(const std::string& text) {
-  const Tensor bytes = at::empty({std::ssize(text)}, at::kByte);
+  const Tensor bytes = at::empty({std::ssize(text)}, kByte);
   copy_bytes(text, bytes);
   return bytes;
 }
@@ -56,8 +56,8 @@ void put_part(NamedTensors& into, const std::string& part, const SavedState& sta
   for (const auto& [name, text] : state.texts)
     into[text_prefix(part) + name] = bytes_of(text);
   for (const auto& [name, number] : state.numbers)
-    into[number_prefix(part) + name] = at::scalar_tensor(number, at::kDouble);
-  into[number_prefix(part) + kThere] = at::scalar_tensor(1, at::kDouble);
+    into[number_prefix(part) + name] = at::scalar_tensor(number, kDouble);
+  into[number_prefix(part) + kThere] = at::scalar_tensor(1, kDouble);
 }
 
 // The tensors come first: they are the large ones, and may be read into memory that is there.
@@ -89,7 +89,7 @@ bool has_number(const TensorEntries& saved, const std::string& part, const std::
   return saved.contains(number_prefix(part) + number);
 }
 
-SavedState state_of_optimizer(const torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
+SavedState state_of_optimizer(const Module& model, Optimizer& optimizer) {
   const OptimizerSnapshot snapshot = snapshot_optimizer(model, optimizer);
   SavedState state;
   state.tensors = snapshot.tensors;
@@ -98,8 +98,8 @@ SavedState state_of_optimizer(const torch::nn::Module& model, torch::optim::Opti
 }
 
 void load_state_of_optimizer(const std::string& name,
-                             const torch::nn::Module& model,
-                             torch::optim::Optimizer& optimizer,
+                             const Module& model,
+                             Optimizer& optimizer,
                              SavedState state) {
   std::string description = text_of(state.tensor(name, kDescription));
   state.tensors.erase(kDescription);

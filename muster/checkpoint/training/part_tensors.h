@@ -5,6 +5,7 @@
 #include <string>
 
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/optimizer_state.h"
 #include "muster/checkpoint/saved_state.h"
@@ -30,12 +31,12 @@ StringSet parts_in(const TensorEntries& saved);
 bool has_number(const TensorEntries& saved, const std::string& part, const std::string& number);
 
 // An optimizer as a part, for trainings with several of them.
-SavedState state_of_optimizer(const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+SavedState state_of_optimizer(const Module& model, Optimizer& optimizer);
 
 // Takes the tensors: the optimizer keeps those that lie as it needs them.
 void load_state_of_optimizer(const std::string& name,
-                             const torch::nn::Module& model,
-                             torch::optim::Optimizer& optimizer,
+                             const Module& model,
+                             Optimizer& optimizer,
                              SavedState state);
 
 }  // namespace muster

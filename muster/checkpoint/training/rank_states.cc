@@ -16,6 +16,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
@@ -62,7 +63,7 @@ void unpack_state(SavedState& all, const std::string& prefix, const std::string&
   for (const auto& text : description["texts"])
     all.texts[prefix + told_bytes(text[0])] = told_bytes(text[1]);
   for (const auto& entry : description["tensors"]) {
-    const auto type = entry[1].get<at::ScalarType>();
+    const auto type = entry[1].get<ScalarType>();
     Tensor tensor = at::empty(entry[2].get<Int64s>(), type);
     copy_bytes(reader.take(tensor.nbytes()), tensor);
     all.tensors[prefix + told_bytes(entry[0])] = std::move(tensor);

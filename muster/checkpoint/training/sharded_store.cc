@@ -16,6 +16,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/training/kept_shards.h"
 #include "muster/checkpoint/training/stores.h"
@@ -122,7 +123,7 @@ void ShardedStore::keep(int64_t step, const TrainingBranch& branch) {
   if (!options().in_memory_of_neighbours)
     return say_that_nothing_is_kept();
   const Span span("keep in memory", Category::checkpoint);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   training().models().options_to_part();
   const ShardedState state = training().sharded_state();
   KeptState kept{.image = {.model = tensors_by_name(state.model),
@@ -165,7 +166,7 @@ std::optional<RestoredState> ShardedStore::restore_kept() {
                   "; all go on from the newest checkpoint on the disk");
     return std::nullopt;
   }
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   const ShardedState mine = training().sharded_state();
   const CheckpointImage& image = kept->image;
   InstallState restore_optimizer_state;

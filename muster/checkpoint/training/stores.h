@@ -7,6 +7,7 @@
 #include <string>
 
 #include "muster/base/no_copy.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/background_save.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/sharded_save.h"
@@ -64,7 +65,7 @@ class WholeStore : public TrainingStore {
 
  private:
   bool finds_sharded(const LoadOptions& load);
-  void warn_of_own_values(const torch::nn::Module& model);
+  void warn_of_own_values(const Module& model);
   void check_kept(const TrainingState& mine, const CheckpointImage& image, const std::string& name);
 
   BackgroundSave writer_;

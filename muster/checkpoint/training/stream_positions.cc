@@ -14,6 +14,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/training/tensor_bytes.h"
 
 namespace muster {
@@ -45,7 +46,7 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
     append_all(all, of_rank);
   }
   SavedState state;
-  state.tensors[kPositions] = at::tensor(all, at::kLong);
+  state.tensors[kPositions] = at::tensor(all, kLong);
   return state;
 }
 
@@ -60,7 +61,7 @@ StreamPositions positions_of_ranks(const std::string& owner, const SavedState& s
                            got,
                            "; take the loader out, or begin anew");
   };
-  if (all.dim() != 1 || all.scalar_type() != at::kLong)
+  if (all.dim() != 1 || all.scalar_type() != kLong)
     refuse(tensor_text(all));
   StreamPositions positions;
   const int64_t* at = all.const_data_ptr<int64_t>();

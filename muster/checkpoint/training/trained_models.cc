@@ -25,7 +25,7 @@ bool has_name(const std::vector<Named>& all, const std::string& name) {
 }  // namespace
 
 // A new model changes what the joined one is.
-void TrainedModels::add(const std::string& name, std::shared_ptr<torch::nn::Module> model) {
+void TrainedModels::add(const std::string& name, ModulePtr model) {
   models_.emplace_back(name, std::move(model));
   joined_.reset();
 }
@@ -35,9 +35,7 @@ void TrainedModels::add(const std::string& name, TensorPieces model) {
   sharded_models_.emplace_back(name, std::move(model));
 }
 
-void TrainedModels::add(const std::string& name,
-                        torch::optim::Optimizer& optimizer,
-                        OwnMembers members) {
+void TrainedModels::add(const std::string& name, Optimizer& optimizer, OwnMembers members) {
   require_each_once(cat("checkpoints: '", name, "'"),
                     parameters_of(optimizer),
                     [this](const Tensor& parameter) { return name_of(parameter); });
@@ -60,8 +58,7 @@ bool TrainedModels::has_optimizer(const std::string& name) const {
   return has_name(optimizers_, name);
 }
 
-const torch::optim::Optimizer* TrainedModels::outer(
-    const torch::optim::Optimizer* optimizer) const {
+const Optimizer* TrainedModels::outer(const Optimizer* optimizer) const {
   const bool is_delegate = sharded_parameters_ && delegating_.outer != nullptr;
   return is_delegate ? delegating_.outer : optimizer;
 }
@@ -91,7 +88,7 @@ std::string TrainedModels::name_of(const Tensor& parameter) const {
   return shape_as_name(parameter);
 }
 
-const std::shared_ptr<torch::nn::Module>& TrainedModels::joined() {
+const ModulePtr& TrainedModels::joined() {
   if (joined_)
     return joined_;
   if (models_.empty()) {
@@ -101,7 +98,7 @@ const std::shared_ptr<torch::nn::Module>& TrainedModels::joined() {
     joined_ = models_.front().second;
     return joined_;
   }
-  joined_ = std::make_shared<torch::nn::Module>("models");
+  joined_ = std::make_shared<Module>("models");
   for (const auto& [name, model] : models_)
     joined_->register_module(name, model);
   return joined_;
@@ -138,7 +135,7 @@ void refuse_replaced_parameters(const TensorPieces& parameters) {
 }  // namespace
 
 TrainingState TrainedModels::whole_state() {
-  torch::nn::Module& model = *joined();
+  Module& model = *joined();
   for (const Tensor& parameter : model.parameters())
     refuse_swapped(parameter);
   return {.model = model,

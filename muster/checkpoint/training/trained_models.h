@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/sharded_checkpoint.h"
 #include "muster/checkpoint/training/delegating_optimizer.h"
@@ -24,14 +25,14 @@ enum class OwnMembers { unsaved, in_a_part };
 
 class TrainedModels {
  public:
-  using NamedOptimizer = std::pair<std::string, torch::optim::Optimizer*>;
+  using NamedOptimizer = std::pair<std::string, Optimizer*>;
 
-  void add(const std::string& name, std::shared_ptr<torch::nn::Module> model);
+  void add(const std::string& name, ModulePtr model);
   // Throws: as check_pieces.
   void add(const std::string& name, TensorPieces model);
   // Throws: invalid_argument for an optimizer with one parameter twice, and one whose state cannot
   // be saved, as where its class has `members` that nobody saves.
-  void add(const std::string& name, torch::optim::Optimizer& optimizer, OwnMembers members);
+  void add(const std::string& name, Optimizer& optimizer, OwnMembers members);
   // The optimizer's parameters are these pieces. Throws: as check_pieces.
   void shard_optimizer(TensorPieces parameters);
   // The optimizer is the part of another one.
@@ -41,7 +42,7 @@ class TrainedModels {
   bool has_optimizer(const std::string& name) const;
   const std::vector<NamedOptimizer>& optimizers() const { return optimizers_; }
   // The optimizer that a program knows, where `optimizer` may be its part.
-  const torch::optim::Optimizer* outer(const torch::optim::Optimizer* optimizer) const;
+  const Optimizer* outer(const Optimizer* optimizer) const;
 
   // Of the models' parameters and buffers, as the modules or the pieces have them.
   Addresses addresses_of_tensors() const;
@@ -50,7 +51,7 @@ class TrainedModels {
   bool is_sharded() const { return !sharded_models_.empty() || sharded_parameters_.has_value(); }
 
   // The model, or one that holds them all. Throws: failed_precondition without any.
-  const std::shared_ptr<torch::nn::Module>& joined();
+  const ModulePtr& joined();
 
   // The state that is saved and loaded, without parts. An optimizer is there if it is the only one.
   // Throws: as joined(); the second failed_precondition too for several models or optimizers.
@@ -70,8 +71,8 @@ class TrainedModels {
  private:
   std::string name_of(const Tensor& parameter) const;
 
-  std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> models_;
-  std::shared_ptr<torch::nn::Module> joined_;  // null until joined() is asked for it
+  std::vector<std::pair<std::string, ModulePtr>> models_;
+  ModulePtr joined_;  // null until joined() is asked for it
   std::vector<NamedOptimizer> optimizers_;
   std::vector<std::pair<std::string, TensorPieces>> sharded_models_;
   std::optional<TensorPieces> sharded_parameters_;

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/training/generator_states.h"
 #include "muster/checkpoint/training/part_tensors.h"
@@ -267,8 +268,7 @@ std::vector<LearningRates> Training::schedules() {
 std::vector<LearningRates> Training::learning_rates() {
   std::vector<LearningRates> all = schedules();
   std::erase_if(all, [&](const LearningRates& schedule) { return is_fresh(schedule.name); });
-  auto scheduled =
-      mapped_to<std::set<const torch::optim::Optimizer*>>(schedules(), &LearningRates::optimizer);
+  auto scheduled = mapped_to<std::set<const Optimizer*>>(schedules(), &LearningRates::optimizer);
   for (const auto& [name, optimizer] : models_.optimizers())
     if (!scheduled.contains(models_.outer(optimizer)))
       all.push_back(rates_of_optimizer(name, *optimizer));

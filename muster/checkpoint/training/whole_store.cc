@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/image.h"
 #include "muster/checkpoint/peers.h"
@@ -24,15 +25,15 @@ namespace muster {
 namespace {
 
 // Copies in place, so that the model's tensors stay on their devices.
-void copy_into(const torch::nn::Module& model, const NamedTensors& tensors) {
-  const at::NoGradGuard no_grad;
+void copy_into(const Module& model, const NamedTensors& tensors) {
+  const NoGradGuard no_grad;
   for (auto& [name, tensor] : model_tensors(model))
     tensor.copy_(tensors.at(name));
 }
 
 // The tensors that may differ between ranks by chance. Parameters are the same on all ranks, or
 // meant to differ.
-NamedTensors buffers_of(const torch::nn::Module& model) {
+NamedTensors buffers_of(const Module& model) {
   NamedTensors buffers;
   for (const auto& item : model.named_buffers())
     if (item.value().defined())
@@ -64,7 +65,7 @@ std::string WholeStore::save(const SaveOptions& options, int64_t step) {
 }
 
 // Parameters may differ where a program means them to, and only rank 0's are in the checkpoint.
-void WholeStore::warn_of_own_values(const torch::nn::Module& model) {
+void WholeStore::warn_of_own_values(const Module& model) {
   if (has_warned_of_own_values_ || group().size() == 1)
     return;
   const auto others = other_values_than_rank0(group(), model);
@@ -119,7 +120,7 @@ std::optional<LoadedCheckpoint> WholeStore::load(const LoadOptions& load, bool m
 
 void WholeStore::keep(int64_t step, const TrainingBranch& branch) {
   const Span span("keep in memory", Category::checkpoint);
-  const at::NoGradGuard no_grad;
+  const NoGradGuard no_grad;
   TrainingState state = training().whole_state();
   state.parts = training().saved_parts();
   KeptState kept{.image = image_of(state, {.step = step}, group().size()),
