@@ -23,6 +23,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
 
@@ -46,7 +47,7 @@ namespace {
 
 // The places of pixels, counted from the middle: -(count - 1) / 2 to (count - 1) / 2.
 Tensor from_middle(int64_t count, const Tensor& like) {
-  return at::arange(count, like.options().dtype(at::kFloat)).add_((1.0 - as_double(count)) / 2);
+  return at::arange(count, like.options().dtype(kFloat)).add_((1.0 - as_double(count)) / 2);
 }
 
 // One of the six numbers of all matrices, in units of half the image's extent.
@@ -134,7 +135,7 @@ Matrix inverse_of(const AffineMap& map) {
 Tensor affine(const Tensor& images, const Matrices& matrices, const AffineOptions& options) {
   if (images.numel() == 0)
     return images;
-  auto values = images.to(at::kFloat);
+  auto values = images.to(kFloat);
   if (!options.fill.empty()) {
     const auto mask =
         at::ones({values.size(0), 1, values.size(2), values.size(3)}, values.options());
@@ -143,7 +144,7 @@ Tensor affine(const Tensor& images, const Matrices& matrices, const AffineOption
   auto found = sampled(values, grid_of(images, matrices), options.interpolation);
   if (!options.fill.empty())
     found = filled(found, options);
-  return is_bytes(images) ? found.round().to(at::kByte) : found;
+  return is_bytes(images) ? found.round().to(kByte) : found;
 }
 
 Tensor rotate(const Tensor& images, const Numbers& angles, const AffineOptions& options) {

@@ -12,6 +12,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 #include "muster/data/auto_augment_policies.h"
 #include "muster/data/image_kernels.h"
@@ -45,7 +46,7 @@ constexpr Space kWide{
 
 // Values from `from` to `to`, of which one is chosen.
 double evenly_spaced(double from, double to, int64_t bins, int64_t which) {
-  return at::linspace(from, to, bins, at::kFloat)[which].item<double>();
+  return at::linspace(from, to, bins, kFloat)[which].item<double>();
 }
 
 kernel::AffineMap sheared(const Tensor& images, double x, double y) {

@@ -15,6 +15,7 @@
 
 #include "muster/base/divided_up.h"
 #include "muster/base/mapped.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -81,7 +82,7 @@ c10::DataPtr BatchMemory::allocate(size_t bytes) {
         if (const auto memory = from.lock())
           memory->keep(std::move(*leased));
       },
-      c10::kCPU);
+      kCPU);
 }
 
 void BatchMemory::note_batch(size_t bytes) {
@@ -122,7 +123,7 @@ c10::DataPtr UseOfBatchMemory::allocate(size_t bytes) {
 
 bool has_batch_memory_for(const Tensor& source) {
   return t_use != nullptr && !c10::GradMode::is_enabled() && source.is_cpu() &&
-         source.layout() == at::kStrided && !source.is_quantized();
+         source.layout() == kStrided && !source.is_quantized();
 }
 
 Tensor batch_tensor(const at::TensorOptions& options) {

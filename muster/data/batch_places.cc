@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -26,8 +27,8 @@ thread_local BatchPlaces* t_batch_places = nullptr;
 
 using TakenPlaces = std::shared_ptr<std::vector<std::atomic<bool>>>;
 
-Tensor tensor_on(c10::Storage storage, at::ScalarType type, at::IntArrayRef sizes) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+Tensor tensor_on(c10::Storage storage, ScalarType type, at::IntArrayRef sizes) {
+  auto tensor = at::detail::make_tensor<TensorImpl>(
       std::move(storage), c10::DispatchKey::CPU, c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return tensor;
@@ -35,12 +36,12 @@ Tensor tensor_on(c10::Storage storage, at::ScalarType type, at::IntArrayRef size
 
 // Only such tensors can be joined byte for byte.
 bool is_plain(const Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+  return tensor.is_cpu() && tensor.layout() == kStrided && !tensor.is_quantized() &&
          !tensor.is_conj() && !tensor.is_neg();
 }
 
 Tensor memory_of_strip(bool pinned, int64_t bytes) {
-  const auto options = at::TensorOptions(at::kByte).pinned_memory(pinned);
+  const auto options = at::TensorOptions(kByte).pinned_memory(pinned);
   return batch_tensor(options).resize_({bytes});
 }
 
@@ -146,7 +147,7 @@ std::optional<c10::Storage> BatchPlaces::place(int64_t bytes) {
       [batch = strip->memory, taken = strip->taken, example = example_](void*) {
         taken->at(example).store(false, std::memory_order_release);
       },
-      c10::kCPU);
+      kCPU);
   return c10::Storage(c10::Storage::use_byte_size_t(),
                       bytes,
                       std::move(memory),
@@ -202,7 +203,7 @@ std::optional<Tensor> BatchPlaces::joined(Tensors& tensors) {
   return t_batch_places == nullptr ? std::nullopt : t_batch_places->join(tensors);
 }
 
-Tensor empty_in_batch(at::IntArrayRef sizes, at::ScalarType type) {
+Tensor empty_in_batch(at::IntArrayRef sizes, ScalarType type) {
   const int64_t bytes = c10::multiply_integers(sizes) * at::elementSize(type);
   if (t_batch_places != nullptr && bytes >= kLeastExampleBytes)
     if (auto place = t_batch_places->place(bytes))

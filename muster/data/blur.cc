@@ -14,6 +14,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 #include "muster/data/image_kernels.h"
 
@@ -66,10 +67,10 @@ Tensor gaussian_blur(const Tensor& images,
   if (images.numel() == 0)
     return images;
   const auto padded =
-      at::reflection_pad2d(images.to(at::kFloat), {width / 2, width / 2, height / 2, height / 2});
+      at::reflection_pad2d(images.to(kFloat), {width / 2, width / 2, height / 2, height / 2});
   const auto rows = weighted_sum(padded, 3, gaussian_weights(width, sigmas_x));
   auto blurred = weighted_sum(rows, 2, gaussian_weights(height, sigmas_y));
-  return is_bytes(images) ? blurred.round_().to(at::kByte) : blurred;
+  return is_bytes(images) ? blurred.round_().to(kByte) : blurred;
 }
 
 // The border, which has not all its neighbours, stays as it is.
@@ -79,7 +80,7 @@ Tensor sharpness(const Tensor& images, const Numbers& factors) {
   if (images.numel() == 0 || height <= 2 || width <= 2)
     return images;
   const Numbers smooth_parts = mapped(factors, [](double factor) { return 1 - factor; });
-  auto out = images.to(images.options().dtype(at::kFloat),
+  auto out = images.to(images.options().dtype(kFloat),
                        /*non_blocking=*/false,
                        /*copy=*/true,
                        at::MemoryFormat::Contiguous);

@@ -15,6 +15,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/batch_memory.h"
 #include "muster/data/batch_places.h"
 
@@ -67,7 +68,7 @@ void check_alike_but_for_length(const Tensors& values) {
 // In a tensor of bytes a filling of -100 would become 156, which may be a class.
 void check_holds(const Tensor& example, int64_t filling) {
   if (filling == 0 ||
-      at::scalar_tensor(filling, at::kLong).to(example.scalar_type()).item<int64_t>() == filling)
+      at::scalar_tensor(filling, kLong).to(example.scalar_type()).item<int64_t>() == filling)
     return;
   throw invalid_argument("collate: expected tensors that can be padded with ",
                          filling,
@@ -79,8 +80,7 @@ void check_holds(const Tensor& example, int64_t filling) {
 // Returns the options of a batch whose examples are like this one. Only plain tensors of the host
 // can be page-locked.
 at::TensorOptions batch_options(const Tensor& example) {
-  const bool can_be =
-      example.is_cpu() && example.layout() == at::kStrided && !example.is_quantized();
+  const bool can_be = example.is_cpu() && example.layout() == kStrided && !example.is_quantized();
   return example.options().pinned_memory(t_pinned && can_be);
 }
 
@@ -149,7 +149,7 @@ Padded padded_with(int64_t filling, const Tensors& values) {
   const auto padded = batch_tensor(batch_options(values.front())).resize_(shape).fill_(filling);
   for (const size_t i : indices_of(values))
     padded[static_cast<int64_t>(i)].narrow(0, 0, lengths[i]).copy_(values[i]);
-  return {.values = padded, .lengths = at::tensor(lengths, at::kLong)};
+  return {.values = padded, .lengths = at::tensor(lengths, kLong)};
 }
 
 // Example i lies from offsets[i] to offsets[i + 1], so there is one offset more than examples.
@@ -159,7 +159,7 @@ Packed Packed::collate(const std::vector<Packed>& examples) {
   Int64s offsets{0};
   for (const Tensor& tensor : values)
     offsets.push_back(offsets.back() + tensor.size(0));
-  return {.values = concatenated(values), .offsets = at::tensor(offsets, at::kLong)};
+  return {.values = concatenated(values), .offsets = at::tensor(offsets, kLong)};
 }
 
 }  // namespace muster

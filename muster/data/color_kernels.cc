@@ -16,6 +16,7 @@
 
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 #include "muster/data/hue_pixels.h"
 #include "muster/data/image_kernels.h"
@@ -49,7 +50,7 @@ template <class Formula>
 Tensor pointwise(const Tensor& images, const Formula& formula) {
   if (!images.is_cpu() || !is_bytes(images) || images.numel() < 4 * kByteValues)
     return formula(images);
-  const auto bytes = at::arange(kByteValues, at::kByte).view({1, 1, 1, kByteValues});
+  const auto bytes = at::arange(kByteValues, kByte).view({1, 1, 1, kByteValues});
   return looked_up(images, formula(bytes).contiguous());
 }
 
@@ -67,11 +68,11 @@ Tensor blend(const Tensor& images, const Tensor& others, const Numbers& factors)
 // threads: bytes are whole numbers, and floats are made so.
 Tensor mean_of_grey(const Tensor& images) {
   constexpr double kOne = 1 << 30;
-  auto values = grey(images).to(at::kDouble);
+  auto values = grey(images).to(kDouble);
   if (!is_bytes(images))
     values.mul_(kOne).round_().div_(kOne);
   const double count = as_double(images.size(2) * images.size(3));
-  return values.sum({1, 2, 3}, /*keepdim=*/true).div_(count).to(at::kFloat);
+  return values.sum({1, 2, 3}, /*keepdim=*/true).div_(count).to(kFloat);
 }
 
 struct Hsv {
@@ -132,11 +133,11 @@ Tensor rgb_of(const Hsv& hsv) {
 
 // As torchvision converts them, which is not to_float().
 Tensor unit_floats(const Tensor& images) {
-  return is_bytes(images) ? images.to(at::kFloat).mul_(1.0 / 255) : images;
+  return is_bytes(images) ? images.to(kFloat).mul_(1.0 / 255) : images;
 }
 
-Tensor from_unit_floats(const Tensor& floats, at::ScalarType type) {
-  return type == at::kByte ? floats.mul(255 + 1.0 - 1e-3).to(at::kByte) : floats;
+Tensor from_unit_floats(const Tensor& floats, ScalarType type) {
+  return type == kByte ? floats.mul(255 + 1.0 - 1e-3).to(kByte) : floats;
 }
 
 template <class Value>
@@ -166,7 +167,7 @@ Tensor hue_here(const Tensor& image, float shift) {
 
 Tensor grey(const Tensor& images) {
   const auto channel = [&](int64_t c) {
-    return images.narrow(1, c, 1).to(at::kFloat);
+    return images.narrow(1, c, 1).to(kFloat);
   };
   if (images.size(1) == 1)
     return channel(0);
@@ -210,7 +211,7 @@ Tensor posterize(const Tensor& images, const Numbers& bits) {
   if (!is_bytes(images))
     return times(images, levels).floor_().clamp_min_(0).minimum(number_of - 1).div_(number_of);
   // 256 / levels is the value of the lowest bit that stays.
-  const auto mask = number_of.reciprocal().mul_(-256).add_(256).to(at::kByte);
+  const auto mask = number_of.reciprocal().mul_(-256).add_(256).to(kByte);
   return images.bitwise_and(mask);
 }
 
@@ -224,9 +225,9 @@ Tensor autocontrast(const Tensor& images) {
   if (images.numel() == 0)
     return images;
   const auto planes = images.contiguous();
-  const auto values = planes.to(at::kFloat);
-  auto least = planes.amin({2, 3}, /*keepdim=*/true).to(at::kFloat);
-  const auto most = planes.amax({2, 3}, /*keepdim=*/true).to(at::kFloat);
+  const auto values = planes.to(kFloat);
+  auto least = planes.amin({2, 3}, /*keepdim=*/true).to(kFloat);
+  const auto most = planes.amax({2, 3}, /*keepdim=*/true).to(kFloat);
   const auto is_even = most.eq(least);
   const auto step = most.sub(least).mul_(1.0 / bound_of(images)).masked_fill_(is_even, 1);
   least.masked_fill_(is_even, 0);
@@ -238,9 +239,9 @@ Tensor autocontrast(const Tensor& images) {
 Tensor equalize(const Tensor& images) {
   if (images.numel() == 0)
     return images;
-  const auto bytes = is_bytes(images) ? images : from_unit_floats(images, at::kByte);
-  const auto places = bytes.flatten(2).to(at::kLong);
-  const auto ints = places.options().dtype(at::kInt);
+  const auto bytes = is_bytes(images) ? images : from_unit_floats(images, kByte);
+  const auto places = bytes.flatten(2).to(kLong);
+  const auto ints = places.options().dtype(kInt);
   auto counts = at::zeros({places.size(0), places.size(1), kByteValues}, ints);
   counts.scatter_add_(2, places, at::ones({1}, ints).expand_as(places));
   const auto up_to = counts.cumsum(2);
@@ -250,12 +251,12 @@ Tensor equalize(const Tensor& images) {
                          .add(step.floor_divide(2))
                          .floor_divide(step.clamp_min(1))
                          .clamp_(0, 255)
-                         .to(at::kByte);
+                         .to(kByte);
   const auto first = at::zeros({ranks.size(0), ranks.size(1), 1}, ranks.options());
   const auto table = at::cat({first, ranks}, 2);
   const auto equal = table.gather(2, places).view(images.sizes());
   const auto changed = at::where(step.ne(0).unsqueeze(3), equal, bytes);
-  return is_bytes(images) ? changed : changed.to(at::kFloat).mul_(1.0 / 255);
+  return is_bytes(images) ? changed : changed.to(kFloat).mul_(1.0 / 255);
 }
 
 }  // namespace muster::transform::kernel

@@ -11,6 +11,7 @@
 
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 
 namespace muster::datasets {
 
@@ -20,7 +21,7 @@ constexpr Refusal refuse_joined{"concat data set"};
 
 // "Float [3, 32] on cpu" of one sample.
 std::string kind_of(const Tensor& rows) {
-  return cat(c10::toString(rows.scalar_type()),
+  return cat(toString(rows.scalar_type()),
              " [",
              join(rows.sizes().slice(1), ", "),
              "] on ",
@@ -60,13 +61,13 @@ std::vector<RowsOfPart> rows_by_part(const JoinedSizes& sizes, const Tensor& row
   for (size_t part = 0; part < parts; ++part)
     if (!there[part].empty())
       by_part.push_back({.part = part,
-                         .rows = at::tensor(there[part], at::kLong),
-                         .places = at::tensor(places[part], at::kLong)});
+                         .rows = at::tensor(there[part], kLong),
+                         .places = at::tensor(places[part], kLong)});
   return by_part;
 }
 
 Tensor first_row() {
-  return at::zeros({1}, at::kLong);
+  return at::zeros({1}, kLong);
 }
 
 void put_rows(const Tensor& from, const Tensor& places, int64_t size, bool pinned, Tensor* to) {

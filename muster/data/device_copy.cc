@@ -6,9 +6,11 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "muster/base/torch_names.h"
+
 namespace muster {
 
-DeviceCopy::DeviceCopy(c10::Device device, bool pin_memory)
+DeviceCopy::DeviceCopy(Device device, bool pin_memory)
     : device_(device), pin_(pin_memory && device.is_cuda()) {
   if (!device.is_cuda())
     return;
@@ -59,7 +61,7 @@ void DeviceCopy::wait(const Started& started, const ForEachTensor& for_each) con
 
 // The stream's guard also puts back the one that the thread had.
 MakingBatch::MakingBatch(const DeviceCopy& copy, const std::optional<c10::Stream>& stream)
-    : device_(copy.device().is_cpu() ? std::optional<c10::Device>() : copy.device()),
+    : device_(copy.device().is_cpu() ? std::optional<Device>() : copy.device()),
       stream_(stream),
       pinned_(copy.pins()) {}
 

@@ -16,6 +16,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/gzip.h"
 
 namespace muster {
@@ -79,8 +80,8 @@ void read_line(std::string_view text, const std::string& path, size_t line, Samp
 // Images get a channel dimension, as convolutions expect it.
 TensorDataset to_dataset(const Samples& samples) {
   const auto count = std::ssize(samples.labels);
-  return {at::tensor(samples.pixels, at::kFloat).view({count, 1, kSide, kSide}),
-          at::tensor(samples.labels, at::kLong)};
+  return {at::tensor(samples.pixels, kFloat).view({count, 1, kSide, kSide}),
+          at::tensor(samples.labels, kLong)};
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace {
 
 // From the host to the device of `like`.
 template <class T>
-Tensor sent(const Tensor& like, const std::vector<T>& values, at::ScalarType type) {
+Tensor sent(const Tensor& like, const std::vector<T>& values, ScalarType type) {
   const auto here = at::tensor(values, at::dtype(type));
   return like.is_cpu() ? here : here.pin_memory().to(like.device(), /*non_blocking=*/true);
 }
@@ -46,7 +46,7 @@ Int64s of_kind(const Kinds& kinds, int64_t kind) {
 
 void check_image(const char* what, const Tensor& image) {
   if (image.defined() && image.dim() == 3 && image.is_cpu() &&
-      (image.scalar_type() == at::kByte || image.scalar_type() == at::kFloat))
+      (image.scalar_type() == kByte || image.scalar_type() == kFloat))
     return;
   refuse_transform(
       what,
@@ -56,7 +56,7 @@ void check_image(const char* what, const Tensor& image) {
 
 void check_images(const char* what, const Tensor& images) {
   if (images.defined() && (images.dim() == 3 || images.dim() == 4) &&
-      (images.scalar_type() == at::kByte || images.scalar_type() == at::kFloat))
+      (images.scalar_type() == kByte || images.scalar_type() == kFloat))
     return;
   refuse_transform(what,
                    "images [channels, height, width] or [B, channels, height, width], uint8 or "
@@ -124,11 +124,11 @@ int64_t images_of(const Tensor& images) {
 }
 
 Tensor on_device_of(const Tensor& like, const Numbers& numbers) {
-  return sent(like, numbers, at::kFloat).view({-1, 1, 1, 1});
+  return sent(like, numbers, kFloat).view({-1, 1, 1, 1});
 }
 
 Tensor times(const Tensor& images, const Numbers& numbers) {
-  const auto values = images.to(at::kFloat);
+  const auto values = images.to(kFloat);
   return images.is_cpu() ? values.mul(numbers.at(0)) : values.mul(on_device_of(images, numbers));
 }
 
@@ -138,8 +138,8 @@ void add_times(Tensor& sum, const Tensor& values, const Numbers& numbers) {
     sum.add_(values, numbers.at(0));
     return;
   }
-  const auto factors = on_device_of(sum, numbers).to(at::kDouble);
-  sum.copy_(values.to(at::kDouble).mul(factors).add(sum));
+  const auto factors = on_device_of(sum, numbers).to(kDouble);
+  sum.copy_(values.to(kDouble).mul(factors).add(sum));
 }
 
 // LibTorch's sums of floats have another last bit where the values do not lie beside each other.
@@ -171,7 +171,7 @@ Tensor by_kind(const Tensor& images, const Kinds& kinds, const PartOfKind& chang
     if (kind < 0)
       continue;
     const auto which = of_kind(kinds, kind);
-    const auto index = sent(images, which, at::kLong);
+    const auto index = sent(images, which, kLong);
     out.index_copy_(0, index, change(kind, images.index_select(0, index), which));
   }
   return out;

@@ -17,6 +17,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/generators.h"
 
 namespace muster::transform {
@@ -26,7 +27,7 @@ namespace muster::transform {
                                    const std::string& got);
 
 inline bool is_bytes(const Tensor& images) {
-  return images.scalar_type() == at::kByte;
+  return images.scalar_type() == kByte;
 }
 // The largest value: bytes reach from 0 to 255, floats from 0 to 1.
 inline double bound_of(const Tensor& images) {

@@ -17,6 +17,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/base/uneven_inputs.h"
 #include "muster/data/as_double.h"
 #include "muster/data/own_loaders.h"
@@ -48,7 +49,7 @@ BatchPlace place_in_step(const EpochBatches& epoch, int64_t batch, int64_t sampl
 
 }  // namespace
 
-int num_workers(const std::optional<int>& asked, c10::Device device) {
+int num_workers(const std::optional<int>& asked, Device device) {
   return asked.value_or(device.is_cuda() ? 1 : 0);
 }
 

@@ -14,6 +14,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 #include "muster/data/each_image.h"
 
@@ -23,7 +24,7 @@ namespace {
 
 constexpr Refusal refuse_mix{"transform: mix of a batch", "correct the call"};
 
-bool is_of(const Tensor& tensor, int64_t dimensions, at::ScalarType type) {
+bool is_of(const Tensor& tensor, int64_t dimensions, ScalarType type) {
   return tensor.defined() && tensor.dim() == dimensions && tensor.scalar_type() == type;
 }
 
@@ -38,9 +39,9 @@ void check_mix_labels(const Tensor& labels, int64_t classes) {
 }
 
 void check_mix(const Tensor& images, const Tensor& labels, int64_t classes, double alpha) {
-  if (!is_of(images, 4, at::kFloat))
+  if (!is_of(images, 4, kFloat))
     refuse_mix("images [B, channels, height, width] float32", tensor_text(images));
-  if (!is_of(labels, 1, at::kLong) || labels.size(0) != images.size(0))
+  if (!is_of(labels, 1, kLong) || labels.size(0) != images.size(0))
     refuse_mix(cat("int64 labels [", images.size(0), "]"), tensor_text(labels));
   // The negated comparison refuses NaN too.
   if (!(alpha > 0) || !std::isfinite(alpha))
@@ -61,7 +62,7 @@ double beta(double alpha, Generator& rng) {
 
 // The targets are float32 [B, classes], each row summing to 1.
 Tensor mixed_labels(const Tensor& labels, int64_t classes, double lambda) {
-  const auto sharp = at::one_hot(labels, classes).to(at::kFloat);
+  const auto sharp = at::one_hot(labels, classes).to(kFloat);
   return sharp.roll(1, 0).mul_(1 - lambda).add_(sharp.mul(lambda));
 }
 

@@ -17,6 +17,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/gzip.h"
 
 namespace muster {
@@ -80,7 +81,7 @@ Tensor read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) 
                cat(expected, " bytes of data, as its header says (", join(shape, "x"), ")"),
                cat(got, got < expected ? " (cut short)" : " (bytes after the end)"));
   }
-  auto data = at::empty(shape, at::kByte);
+  auto data = at::empty(shape, kByte);
   std::memcpy(data.mutable_data_ptr(), bytes.data() + data_begin, got);
   return data;
 }
@@ -92,7 +93,7 @@ TensorDataset read_part(const std::string& folder,
   const auto images_path = find_file(folder, part + "-images", 3);
   const Tensor images = read_idx(images_path, 3, options.max_bytes);
   const auto labels_path = find_file(folder, part + "-labels", 1);
-  const Tensor labels = read_idx(labels_path, 1, options.max_bytes).to(at::kLong);
+  const Tensor labels = read_idx(labels_path, 1, options.max_bytes).to(kLong);
   if (images.size(0) != labels.size(0)) {
     refuse_idx(labels_path,
                cat(images.size(0), " labels, one for each image of '", images_path, "'"),
@@ -104,7 +105,7 @@ TensorDataset read_part(const std::string& folder,
     refuse_idx(labels_path,
                cat("labels from 0 to ", options.num_classes - 1),
                cat(largest, " at item ", place));
-  return {images.unsqueeze(1).to(at::kFloat).div_(255.0), labels};
+  return {images.unsqueeze(1).to(kFloat).div_(255.0), labels};
 }
 
 }  // namespace

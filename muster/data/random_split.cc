@@ -20,6 +20,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 
 namespace muster {
@@ -50,15 +51,14 @@ Int64s counts_of_fractions(const Doubles& fractions, int64_t size) {
 // All samples, in a random order or in the data set's.
 Tensor samples_in_order(int64_t size, bool shuffle, int64_t seed) {
   if (!shuffle)
-    return at::arange(size, at::kLong);
+    return at::arange(size, kLong);
   auto generator = at::detail::createCPUGenerator(seed);
-  return at::randperm(size, generator, at::kLong);
+  return at::randperm(size, generator, kLong);
 }
 
 // Returns the labels on the CPU.
 Tensor checked_labels(const Tensor& labels, int64_t size, int64_t parts) {
-  const bool is_right =
-      labels.scalar_type() == at::kLong && labels.sizes() == at::IntArrayRef(size);
+  const bool is_right = labels.scalar_type() == kLong && labels.sizes() == at::IntArrayRef(size);
   if (!is_right)
     refuse_split(cat("labels of shape [", size, "], int64, one for each sample"),
                  tensor_text(labels),
@@ -106,7 +106,7 @@ Tensors dealt_out(const Tensor& samples, const Int64s& lengths) {
     }
     parts[furthest_behind].push_back(numbers[i]);
   }
-  return mapped(parts, [&](const auto& part) { return at::tensor(part, at::kLong); });
+  return mapped(parts, [&](const auto& part) { return at::tensor(part, kLong); });
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 #include "muster/data/each_image.h"
 #include "muster/data/readers/encoded_image.h"
@@ -66,7 +67,7 @@ Tensor resized_on_device(const Tensor& images,
                          int64_t width,
                          Interpolation interpolation) {
   const bool is_nearest = interpolation == Interpolation::nearest;
-  const auto values = is_nearest ? images : images.to(at::kFloat);
+  const auto values = is_nearest ? images : images.to(kFloat);
   auto out = at::empty({images.size(0), images.size(1), height, width}, values.options());
   for (const int64_t i : indices_below(std::ssize(parts))) {
     const auto& [top, left, part_height, part_width] = parts[i];
@@ -78,7 +79,7 @@ Tensor resized_on_device(const Tensor& images,
     else
       at::_upsample_bilinear2d_aa_out(place, part, {height, width}, /*align_corners=*/false);
   }
-  return out.scalar_type() == images.scalar_type() ? out : out.round_().to(at::kByte);
+  return out.scalar_type() == images.scalar_type() ? out : out.round_().to(kByte);
 }
 
 Tensor resized_here(const Tensor& images,

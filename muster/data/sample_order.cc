@@ -28,6 +28,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/generator.h"
 #include "muster/data/mix.h"
 #include "muster/data/permutation.h"
@@ -156,7 +157,7 @@ SampleOrder in_order(int64_t dataset_size) {
 
 SampleOrder shuffled(int64_t dataset_size) {
   return order_of_all("shuffled", dataset_size, [dataset_size](int64_t seed, int64_t epoch) {
-    return in_order_of(at::randperm(dataset_size, generator_of(seed, epoch), at::kLong));
+    return in_order_of(at::randperm(dataset_size, generator_of(seed, epoch), kLong));
   });
 }
 
@@ -181,7 +182,7 @@ SampleOrder weighted(const Doubles& weights, int64_t samples, bool replacement) 
         ", got ",
         samples);
   }
-  const Tensor tensor = at::tensor(weights, at::kDouble);
+  const Tensor tensor = at::tensor(weights, kDouble);
   return {.name = cat("weighted(",
                       fingerprint(weights),
                       ", ",
@@ -199,13 +200,13 @@ SampleOrder weighted(const Doubles& weights, int64_t samples, bool replacement) 
 
 // Labels may lie on a GPU; counting and drawing happen on the CPU.
 SampleOrder class_balanced(const Tensor& labels, int64_t samples) {
-  if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong ||
+  if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != kLong ||
       labels.size(0) == 0 || labels.min().item<int64_t>() < 0) {
     throw invalid_argument(
         "sampler: expected labels of shape [N], int64, 0 or more, one for each sample");
   }
   const Tensor mine = labels.cpu();
-  const Tensor counts = at::bincount(mine).to(at::kDouble);
+  const Tensor counts = at::bincount(mine).to(kDouble);
   const Tensor weights = counts.reciprocal().index_select(0, mine).contiguous();
   // Every class has the same sum of weights: 1.
   const double* first = weights.const_data_ptr<double>();

@@ -20,6 +20,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 
 namespace muster {
@@ -36,7 +37,7 @@ Tensor along_features(const Tensor& statistic, const Tensor& features) {
 }
 
 Tensor as_floating(const Tensor& features) {
-  return features.is_floating_point() ? features : features.to(at::kFloat);
+  return features.is_floating_point() ? features : features.to(kFloat);
 }
 
 // [all but the feature, feature].
@@ -58,7 +59,7 @@ void check_finite(const Tensor& rows, int64_t of_sample) {
 }  // namespace
 
 Tensor datasets::rows_between(int64_t begin, int64_t end) {
-  return at::arange(begin, end, at::kLong);
+  return at::arange(begin, end, kLong);
 }
 
 StandardScalerImpl::StandardScalerImpl(int64_t num_features) : num_features_(num_features) {
@@ -68,9 +69,9 @@ StandardScalerImpl::StandardScalerImpl(int64_t num_features) : num_features_(num
 }
 
 void StandardScalerImpl::reset() {
-  mean_ = register_buffer("mean", at::zeros({num_features_}, at::kDouble));
-  variance_ = register_buffer("variance", at::ones({num_features_}, at::kDouble));
-  samples_ = register_buffer("samples", at::zeros({}, at::kLong));
+  mean_ = register_buffer("mean", at::zeros({num_features_}, kDouble));
+  variance_ = register_buffer("variance", at::ones({num_features_}, kDouble));
+  samples_ = register_buffer("samples", at::zeros({}, kLong));
   is_fitted_ = false;
 }
 
@@ -88,7 +89,7 @@ void StandardScalerImpl::check_shape(const Tensor& features) const {
 Tensor StandardScalerImpl::by_feature(const Tensor& features) const {
   check_shape(features);
   const Tensor rows = features.dim() == 1 ? features.unsqueeze(1) : features.movedim(1, -1);
-  return rows.reshape({-1, num_features_}).to(at::kDouble);
+  return rows.reshape({-1, num_features_}).to(kDouble);
 }
 
 void StandardScalerImpl::fit(const Tensor& features) {
@@ -102,7 +103,7 @@ void StandardScalerImpl::partial_fit(const Tensor& features) {
   check_finite(rows, rows.size(0) / features.size(0));
   const auto [variance, mean] = at::var_mean(rows, at::IntArrayRef{0}, /*correction=*/0);
   // With counts of values, which are several of a sample where it has more dimensions.
-  const Tensor before = samples_.to(at::kDouble);
+  const Tensor before = samples_.to(kDouble);
   const double count = as_double(rows.size(0));
   const Tensor all = before + count;
   const Tensor apart = mean.to(mean_.device()) - mean_;
@@ -116,8 +117,8 @@ void StandardScalerImpl::partial_fit(const Tensor& features) {
 // Sums of numbers by rank, each weighted by its samples. The means come first: deviations from the
 // common one keep the digits that sums of squares would lose.
 void StandardScalerImpl::reduce_by(const std::function<Tensor(const Tensor&)>& sum_over_ranks) {
-  const at::NoGradGuard no_grad;
-  const Tensor mine = samples_.to(at::kDouble).clone();
+  const NoGradGuard no_grad;
+  const Tensor mine = samples_.to(kDouble).clone();
   const Tensor all = sum_over_ranks(mine);
   const Tensor part = at::where(all.gt(0), mine / all, at::zeros_like(mine));
   const Tensor mean = sum_over_ranks(mean_ * part);
@@ -155,7 +156,7 @@ void StandardScalerImpl::check_fitted() {
 // _is_constant_feature.
 Tensor StandardScalerImpl::deviation() const {
   constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
-  const Tensor count = samples_.to(at::kDouble);
+  const Tensor count = samples_.to(kDouble);
   const Tensor of_rounding = (count * mean_ * kEpsilon).square() + count * variance_ * kEpsilon;
   return at::where(variance_ <= of_rounding, at::ones_like(variance_), variance_.sqrt());
 }

@@ -10,6 +10,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/mix.h"
 
 namespace muster::datasets {
@@ -20,9 +21,9 @@ constexpr Refusal refuse_indices{"subset", "pass those of this data set"};
 
 // Memory of its own: what a program writes into its tensor later changes no subset.
 Tensor own_indices(const Tensor& indices) {
-  if (!indices.defined() || indices.dim() != 1 || indices.scalar_type() != at::kLong)
+  if (!indices.defined() || indices.dim() != 1 || indices.scalar_type() != kLong)
     refuse_indices("indices of shape [M], int64", tensor_text(indices));
-  return indices.detach().to(at::kCPU).contiguous().clone();
+  return indices.detach().to(kCPU).contiguous().clone();
 }
 
 std::span<const int64_t> numbers_of(const Tensor& indices) {
@@ -33,7 +34,7 @@ std::span<const int64_t> numbers_of(const Tensor& indices) {
 }  // namespace
 
 SubsetIndices::SubsetIndices(const Int64s& indices, int64_t size)
-    : SubsetIndices(at::tensor(indices, at::kLong), size) {}
+    : SubsetIndices(at::tensor(indices, kLong), size) {}
 
 SubsetIndices::SubsetIndices(const Tensor& indices, int64_t size) : indices_(own_indices(indices)) {
   const auto numbers = numbers_of(indices_);

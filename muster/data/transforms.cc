@@ -20,6 +20,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/as_double.h"
 #include "muster/data/batch_places.h"
 #include "muster/data/each_image.h"
@@ -89,8 +90,8 @@ void check_deviations(const char* what, const Doubles& deviation) {
 }
 
 // Fills in one value a channel. A copy from the host would wait for the device.
-Tensor channels_on(c10::Device device, const Doubles& values) {
-  auto tensor = at::empty({std::ssize(values), 1, 1}, at::device(device).dtype(at::kFloat));
+Tensor channels_on(Device device, const Doubles& values) {
+  auto tensor = at::empty({std::ssize(values), 1, 1}, at::device(device).dtype(kFloat));
   for (const int64_t c : indices_below(std::ssize(values)))
     tensor[c].fill_(values[c]);
   return tensor;
@@ -210,7 +211,7 @@ Tensor resize(const Tensor& image, int64_t height, int64_t width, Interpolation 
   // LibTorch (2.11 to 2.15) gives wrong values, or fails, for a uint8 result of width 1, which it
   // takes for one whose colours lie beside each other.
   if (is_bytes(image) && width == 1)
-    return resize(image.to(at::kFloat), height, width).round_().to(at::kByte);
+    return resize(image.to(kFloat), height, width).round_().to(kByte);
   return at::_upsample_bilinear2d_aa(batch_of_one(image), {height, width}, /*align_corners=*/false)
       .squeeze(0);
 }
@@ -244,7 +245,7 @@ Tensor random_flip(const Tensor& image, Generator& rng, double probability) {
 // Floats are taken to lie between 0 and 1 already, and are returned as they are.
 Tensor to_float(const Tensor& image) {
   check_image("to_float", image);
-  return is_bytes(image) ? image.to(at::kFloat).div_(255) : image;
+  return is_bytes(image) ? image.to(kFloat).div_(255) : image;
 }
 
 Tensor normalize(const Tensor& image, const Doubles& mean, const Doubles& deviation) {
@@ -257,7 +258,7 @@ Tensor normalize(const Tensor& image, const Doubles& mean, const Doubles& deviat
   check_deviations("normalize", deviation);
   const std::vector<float> means(mean.begin(), mean.end());
   const std::vector<float> deviations(deviation.begin(), deviation.end());
-  auto out = empty_in_batch(image.sizes(), at::kFloat);
+  auto out = empty_in_batch(image.sizes(), kFloat);
   if (is_bytes(image)) {
     normalize_bytes(image, tables_of(means, deviations), out.mutable_data_ptr<float>());
     return out;
@@ -278,17 +279,17 @@ NormalizeOnDevice::NormalizeOnDevice(Doubles mean, Doubles deviation)
 
 // CUDA multiplies with the reciprocal of a number of the host, which may give other bits; so what
 // it is to divide by is on the device.
-void NormalizeOnDevice::move_to(c10::Device device) {
+void NormalizeOnDevice::move_to(Device device) {
   if (mean_.defined() && mean_.device() == device)
     return;
-  largest_byte_ = at::full({}, 255, at::device(device).dtype(at::kFloat));
+  largest_byte_ = at::full({}, 255, at::device(device).dtype(kFloat));
   mean_ = channels_on(device, means_);
   deviation_ = channels_on(device, deviations_);
 }
 
 Tensor NormalizeOnDevice::operator()(const Tensor& images) {
   const bool fits = images.defined() && images.dim() == 4 &&
-                    (is_bytes(images) || images.scalar_type() == at::kFloat) &&
+                    (is_bytes(images) || images.scalar_type() == kFloat) &&
                     images.size(1) == std::ssize(means_);
   if (!fits)
     refuse_transform("NormalizeOnDevice",
@@ -297,7 +298,7 @@ Tensor NormalizeOnDevice::operator()(const Tensor& images) {
   move_to(images.device());
   if (!is_bytes(images))
     return images.sub(mean_).div_(deviation_);
-  return images.to(at::kFloat).div_(largest_byte_).sub_(mean_).div_(deviation_);
+  return images.to(kFloat).div_(largest_byte_).sub_(mean_).div_(deviation_);
 }
 
 }  // namespace muster::transform

@@ -12,6 +12,7 @@
 #include "muster/base/lists.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/gzip.h"
 #include "muster/data/readers/cifar_records.h"
 
@@ -42,8 +43,8 @@ TensorDataset read_files(const Strings& paths, const CifarKind& kind, bool as_by
     counts.push_back(count_cifar_records(bytes, kind, path));
   }
   const int64_t total = sum_of(counts);
-  auto pixels = at::empty({total, 3, kCifarSide, kCifarSide}, at::kByte);
-  auto labels = at::empty({total}, at::kLong);
+  auto pixels = at::empty({total, 3, kCifarSide, kCifarSide}, kByte);
+  auto labels = at::empty({total}, kLong);
   auto* to = pixels.mutable_data_ptr<uint8_t>();
   auto* label = labels.mutable_data_ptr<int64_t>();
   for (const size_t f : indices_of(files)) {
@@ -51,7 +52,7 @@ TensorDataset read_files(const Strings& paths, const CifarKind& kind, bool as_by
     to += counts[f] * kCifarPixels;
     label += counts[f];
   }
-  return {as_bytes ? pixels : pixels.to(at::kFloat).div_(255.0), labels};
+  return {as_bytes ? pixels : pixels.to(kFloat).div_(255.0), labels};
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/gzip.h"
 
 namespace muster {
@@ -69,7 +70,7 @@ struct CsvTable {
       throw invalid_argument("csv: expected at least one row of numbers in '",
                              path,
                              "', got none; see whether it is complete");
-    return at::from_blob(values.data(), {std::ssize(values) / width, width}, at::kDouble);
+    return at::from_blob(values.data(), {std::ssize(values) / width, width}, kDouble);
   }
 
   // A class must be a whole number that a double holds exactly.
@@ -77,7 +78,7 @@ struct CsvTable {
     const Tensor wrong = labels.trunc().ne(labels).logical_or(labels.abs().ge(kMostWhole));
     const Tensor places = wrong.nonzero();
     if (places.numel() == 0)
-      return labels.to(at::kLong);
+      return labels.to(kLong);
     const auto row = places[0].item<int64_t>();
     throw invalid_argument("csv: expected whole numbers as classes, below 2^53, in '",
                            path,
@@ -101,7 +102,7 @@ Tensor read_csv(const std::string& path, const CsvOptions& options) {
   const CsvTable table(path, options);
   const auto columns = table.columns(options.label ? std::optional(table.label()) : std::nullopt);
   auto values = table.text.values(columns);
-  return table.rows_of(values, std::ssize(columns)).to(at::kFloat);
+  return table.rows_of(values, std::ssize(columns)).to(kFloat);
 }
 
 TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& options) {
@@ -112,8 +113,8 @@ TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& option
   auto values = table.text.values(columns, label, options.class_names);
   const Tensor rows = table.rows_of(values, features + 1);
   const Tensor labels = rows.select(1, features);
-  return {rows.narrow(1, 0, features).to(at::kFloat),
-          options.classes ? table.classes_of(labels) : labels.to(at::kFloat)};
+  return {rows.narrow(1, 0, features).to(kFloat),
+          options.classes ? table.classes_of(labels) : labels.to(kFloat)};
 }
 
 // The list is sorted, so a class has one number in every file with these classes.

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "muster/base/torch_names.h"
 #include "muster/data/readers/images.h"
 
 namespace muster {
@@ -27,7 +28,7 @@ Tensor detail::decoded(std::string_view file,
                        const ImagePart* part) {
   Tensor pixels;
   decode_pixels(file, name, options, part, [&](int64_t height, int64_t width) {
-    pixels = at::empty({height, width, 3}, at::kByte);
+    pixels = at::empty({height, width, 3}, kByte);
     return pixels.mutable_data_ptr<uint8_t>();
   });
   return pixels.permute({2, 0, 1});

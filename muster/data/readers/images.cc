@@ -16,6 +16,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/log.h"
 #include "muster/base/refusal.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -151,11 +152,11 @@ ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
   const File& file = files_[index];
   const std::string bytes = bytes_of_picture(file.path);
   return {.image = options_.transform(EncodedImage(bytes, file.path, options_.decode), rng),
-          .label = at::scalar_tensor(file.label, at::kLong)};
+          .label = at::scalar_tensor(file.label, kLong)};
 }
 
 Tensor ImageFolder::labels() const {
-  auto all = at::empty({size()}, at::kLong);
+  auto all = at::empty({size()}, kLong);
   auto* to = all.mutable_data_ptr<int64_t>();
   for (const File& file : files_)
     *to++ = file.label;

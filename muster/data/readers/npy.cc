@@ -20,6 +20,7 @@
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 #include "muster/data/readers/mapped_file.h"
 #include "muster/data/readers/npy_header.h"
 
@@ -29,21 +30,21 @@ namespace {
 
 // By kind and bytes. parse_npy_header lets only those through that have a type here.
 using KindAndSize = std::pair<char, int64_t>;
-constexpr std::pair<KindAndSize, at::ScalarType> kTypes[] = {
-    {{'b', 1}, at::kBool},
-    {{'i', 1}, at::kChar},
-    {{'i', 2}, at::kShort},
-    {{'i', 4}, at::kInt},
-    {{'i', 8}, at::kLong},
-    {{'u', 1}, at::kByte},
+constexpr std::pair<KindAndSize, ScalarType> kTypes[] = {
+    {{'b', 1}, kBool},
+    {{'i', 1}, kChar},
+    {{'i', 2}, kShort},
+    {{'i', 4}, kInt},
+    {{'i', 8}, kLong},
+    {{'u', 1}, kByte},
     {{'u', 2}, at::kUInt16},
     {{'u', 4}, at::kUInt32},
     {{'u', 8}, at::kUInt64},
-    {{'f', 2}, at::kHalf},
-    {{'f', 4}, at::kFloat},
-    {{'f', 8}, at::kDouble},
-    {{'c', 8}, at::kComplexFloat},
-    {{'c', 16}, at::kComplexDouble},
+    {{'f', 2}, kHalf},
+    {{'f', 4}, kFloat},
+    {{'f', 8}, kDouble},
+    {{'c', 8}, kComplexFloat},
+    {{'c', 16}, kComplexDouble},
 };
 
 // Fortran order puts the first dimension innermost. LibTorch counts an extent of 0 as 1.
@@ -63,7 +64,7 @@ Int64s strides_of(const NpyHeader& header) {
 Tensor read_npy(const std::string& path) {
   auto file = std::make_shared<MappedFile>(path, MappedFile::Access::own_copy);
   const NpyHeader header = parse_npy_header(file->bytes(), path);
-  const auto type = lookup(kTypes, KindAndSize(header.kind, header.item_size), at::kByte);
+  const auto type = lookup(kTypes, KindAndSize(header.kind, header.item_size), kByte);
   // An array without elements has no data to point at.
   if (contains(header.shape, 0))
     return at::empty(header.shape, type);
@@ -81,7 +82,7 @@ namespace {
 // A number of 64 bits without a sign may be no int64: it would become a negative one, and -100 is
 // what many losses ignore.
 Tensor as_classes(const Tensor& labels, const std::string& path) {
-  const Tensor classes = labels.to(at::kLong);
+  const Tensor classes = labels.to(kLong);
   const bool may_wrap = labels.scalar_type() == at::kUInt64 && labels.numel() > 0;
   if (!may_wrap || classes.min().item<int64_t>() >= 0)
     return classes;

@@ -16,7 +16,7 @@ namespace muster {
 namespace {
 
 constexpr uint64_t kOrientationTag = 0x0112;
-constexpr uint64_t kShort = 3;  // the type of its value
+constexpr uint64_t kShortType = 3;  // the type of its value
 constexpr size_t kEntryBytes = 12;
 
 // The numbers of a file; nothing beyond its end.
@@ -98,7 +98,7 @@ int tiff_orientation(std::string_view file) {
       continue;
     // A value this short lies in the entry itself, from its ninth byte on.
     const uint64_t value = tiff.at(entry + 8, 2).value_or(0);
-    const bool is_one_of_eight = tiff.at(entry + 2, 2) == kShort && value >= 1 && value <= 8;
+    const bool is_one_of_eight = tiff.at(entry + 2, 2) == kShortType && value >= 1 && value <= 8;
     return is_one_of_eight ? static_cast<int>(value) : kUpright;
   }
   return kUpright;

@@ -12,6 +12,7 @@
 #include "muster/base/refusal.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
+#include "muster/base/torch_names.h"
 
 namespace muster {
 
@@ -84,7 +85,7 @@ TokenFile::TokenFile(const std::string& path,
 
 void TokenFile::check_width() const {
   const int64_t count = std::min(tokens_, kTokensLookedAt);
-  auto first = at::empty({count}, at::kLong);
+  auto first = at::empty({count}, kLong);
   read_tokens(file_->bytes(), type_, file_->path(), 0, count, first.mutable_data_ptr<int64_t>());
   if (is_of_wider_tokens(first))
     refuse_tokens(
@@ -97,7 +98,7 @@ void TokenFile::check_width() const {
 // The result is a copy, so it outlives the file.
 Tensor TokenFile::tokens(int64_t begin, int64_t count) const {
   check_token_part(tokens_, begin, count, file_->path());
-  auto found = at::empty({count}, at::kLong);
+  auto found = at::empty({count}, kLong);
   const int64_t largest = read_tokens(
       file_->bytes(), type_, file_->path(), begin, count, found.mutable_data_ptr<int64_t>());
   if (options_.vocabulary > 0 && largest >= options_.vocabulary)
