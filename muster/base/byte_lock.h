@@ -10,7 +10,7 @@ namespace muster {
 
 // As F_OFD_SETLK and F_OFD_GETLK take it. A size of 0: all bytes from `start` on.
 inline struct flock byte_lock(short type, off_t start = 0, off_t size = 0) {
-  struct flock lock = {};
+  struct flock lock{};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = start;

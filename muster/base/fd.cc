@@ -136,7 +136,7 @@ std::optional<std::string> try_read_file(const std::string& path, size_t most) {
 }
 
 std::string tail_of_file(int fd, off_t most) {
-  struct stat info = {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0)
     return {};
   const off_t from = std::max<off_t>(0, info.st_size - most);
@@ -152,7 +152,7 @@ std::string read_small_file(const std::string& path, std::source_location where)
 // O_NONBLOCK opens a pipe without its other end, and the look at the file then refuses it.
 Fd open_plain_file(const std::string& path, const std::string& who) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  struct stat info = {};
+  struct stat info{};
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0)
     fail_errno(errno, who, "cannot open '", path, "'");
   if (S_ISREG(info.st_mode))
@@ -197,8 +197,8 @@ int rename_if_new(const std::string& aside, const std::string& path) {
 bool is_at(const Fd& file, const std::string& path) {
   constexpr int kLook = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   const Fd found(::open(path.c_str(), kLook));
-  struct stat ours = {};
-  struct stat there = {};
+  struct stat ours{};
+  struct stat there{};
   if (::fstat(file.get(), &ours) != 0 || ::fstat(found.get(), &there) != 0)
     return false;
   return ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;

@@ -20,12 +20,12 @@ inline constexpr const char* kFolderLock = ".lock";  // the file's name
 
 // What a job wants, and who it is.
 struct FolderClaim {
-  std::string folder = {};
+  std::string folder{};
   std::string file = kFolderLock;
   // Those that have the same start may hold the folder together. Empty: it has no others.
-  std::string start = {};
+  std::string start{};
   // Not empty: only with those of another attempt, which are at their end.
-  std::string attempt = {};
+  std::string attempt{};
   // For the holder before to end: the agents of a launcher that was killed take some 2 s to end
   // their ranks, and have it until then.
   milliseconds patience{5'000};

@@ -47,15 +47,15 @@ Error is_a_link(const std::string& path) {
 }
 
 bool is_link(const Fd& above, const std::string& name) {
-  struct stat info = {};
+  struct stat info{};
   return ::fstatat(above.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
          S_ISLNK(info.st_mode);
 }
 
 // A link and what it points to must both have a trusted owner. A folder that is not there passes.
 void check_one(const fs::path& folder, const fs::path& above) {
-  struct stat info_above = {};
-  struct stat info = {};
+  struct stat info_above{};
+  struct stat info{};
   if (::stat(above.c_str(), &info_above) != 0)
     return;
   for (const auto look : {::lstat, ::stat}) {
@@ -67,7 +67,7 @@ void check_one(const fs::path& folder, const fs::path& above) {
 }
 
 struct stat stat_of(const Fd& file, const std::string& path) {
-  struct stat info = {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0)
     fail_errno(errno, "cannot look at '", path, "'");
   return info;

@@ -13,14 +13,14 @@
 namespace muster {
 
 struct MeshAxis {
-  std::string name = {};
+  std::string name{};
   int size = 1;
   bool operator==(const MeshAxis&) const = default;
 };
 using MeshAxes = std::vector<MeshAxis>;
 
 struct MeshShape {
-  MeshAxes axes = {};
+  MeshAxes axes{};
 
   int num_ranks() const;  // 1 without axes
   // Throws: invalid_argument naming the axes.

@@ -33,7 +33,7 @@ bool is_of_descriptor(const std::string& path) {
 
 // A device or a pipe that were replaced by a file would be gone for everybody.
 bool is_written_in_place(const std::string& path) {
-  struct stat status = {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) != 0 || S_ISDIR(status.st_mode))
     return false;
   return !S_ISREG(status.st_mode) || is_of_descriptor(path);
@@ -61,7 +61,7 @@ namespace {
 // Returns 0, or the errno that says why the file could not be written. It is made anew beside the
 // old one and renamed, so that must be possible.
 int why_not_writable(const std::string& path) {
-  struct stat status = {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
     return EISDIR;
   if (is_written_in_place(path))

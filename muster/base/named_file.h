@@ -35,8 +35,8 @@ bool is_same_file(const std::string& one, const std::string& other);
 
 // A file that no output may take the place of.
 struct ReadFile {
-  std::string path = {};  // empty: there is none
-  std::string why = {};   // "the tasks are read from it"
+  std::string path{};  // empty: there is none
+  std::string why{};   // "the tasks are read from it"
 };
 
 // Before a command writes the file of a flag. Throws: as above, if it is one of those that are

@@ -28,13 +28,13 @@ constexpr size_t kPolledWriteBytes = 512;
 // O_NONBLOCK belongs to the open file, which the shell and others share with us; so a second open
 // file is made.
 NonBlockingWriter::NonBlockingWriter(int fd) : fd_(fd) {
-  struct stat info = {};
+  struct stat info{};
   if (::fstat(fd_, &info) != 0)
     return;  // write will say so
   if (S_ISSOCK(info.st_mode)) {
     mode_ = Mode::socket;
   } else if (!S_ISREG(info.st_mode)) {
-    std::array<char, 32> path = {};
+    std::array<char, 32> path{};
     std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd_);
     own_ = Fd(::open(path.data(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     mode_ = own_.valid() ? Mode::nonblocking : Mode::polled;

@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct HeldLocks {
-  std::mutex mutex = {};
-  std::map<std::string, std::weak_ptr<const FolderLock>> by_path = {};
+  std::mutex mutex{};
+  std::map<std::string, std::weak_ptr<const FolderLock>> by_path{};
 };
 
 HeldLocks& held_locks() {

@@ -12,7 +12,7 @@ namespace muster {
 // The launch of a job, and how often its ranks were started before. A later attempt may have a
 // folder while an earlier one ends.
 struct JobLaunch {
-  std::string launch = {};  // empty: not known
+  std::string launch{};  // empty: not known
   int attempt = 0;
 };
 

@@ -18,7 +18,7 @@ Environment own_environment();
 
 struct RankEnv {
   // Who told: "muster", "torchrun", "Open MPI", "PMI", "Slurm", "Kubernetes".
-  std::string source = {};
+  std::string source{};
 
   int rank = 0;
   int world_size = 1;
@@ -31,26 +31,26 @@ struct RankEnv {
   int role_rank = 0;
   int role_world_size = 1;
 
-  std::string master_addr = {};  // empty: not told
-  int master_port = 0;           // 0: not told
+  std::string master_addr{};  // empty: not told
+  int master_port = 0;        // 0: not told
 
   int restart_count = 0;
   int max_restarts = 0;
   int attempt = 0;  // how often the ranks have been started before, for whatever reason
   // One id for all hosts and attempts of one start of the job; empty: not known.
-  std::string launch = {};
+  std::string launch{};
   std::string run_id = "none";
-  std::string error_file = {};
+  std::string error_file{};
   bool use_agent_store = false;
 
   // Only muster's launcher tells these (empty or -1 under others).
-  std::string device = {};       // "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>"
-  std::string plan = {};         // path of plan.json
-  std::string store = {};        // "tcp://host:port" or "unix:path", authenticated
-  std::string agent_store = {};  // this host's launcher's own, where that tells of generations
+  std::string device{};       // "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>"
+  std::string plan{};         // path of plan.json
+  std::string store{};        // "tcp://host:port" or "unix:path", authenticated
+  std::string agent_store{};  // this host's launcher's own, where that tells of generations
   int secret_fd = -1;
-  std::string host_id = {};
-  std::string run_dir = {};
+  std::string host_id{};
+  std::string run_dir{};
   std::string backend = "auto";
   bool simulated = false;
 };

@@ -10,7 +10,7 @@
 namespace muster {
 
 struct RankNames {
-  Ints ranks = {};         // one for each rank of the group
+  Ints ranks{};            // one for each rank of the group
   int size = 0;            // the job's
   bool sub_group = false;  // not all of the job's ranks
   // These are the ranks of one host, of a group that has ranks on other hosts too.

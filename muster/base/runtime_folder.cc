@@ -32,20 +32,20 @@ Error bad_folder(const std::string& path, const std::string& got) {
 
 // A folder of this user was made by this user: in these places, nobody can give a folder away.
 bool is_own_folder(const std::string& path) {
-  struct stat info = {};
+  struct stat info{};
   return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
 }
 
 // Whether `path`, which is below `place`, is free, and this user may make it.
 bool can_be_made(const std::string& place, const std::string& path) {
-  struct stat info = {};
+  struct stat info{};
   const bool is_free = ::lstat(path.c_str(), &info) != 0 && errno == ENOENT;
   return is_free && ::access(place.c_str(), W_OK | X_OK) == 0;
 }
 
 // Throws unless the folder is this user's, and nobody else may look into it.
 void expect_private(const Fd& folder, const std::string& path) {
-  struct stat info = {};
+  struct stat info{};
   if (::fstat(folder.get(), &info) != 0)
     fail_errno(errno, "runtime folder: cannot look at '", path, "'");
   if (info.st_uid != ::geteuid())

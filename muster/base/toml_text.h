@@ -16,8 +16,8 @@ namespace muster {
 struct TomlError {
   int line = 1;    // from 1
   int column = 1;  // from 1, in characters
-  std::string expected = {};
-  std::string got = {};
+  std::string expected{};
+  std::string got{};
 };
 
 // Throws: TomlError.

@@ -12,7 +12,7 @@ namespace muster {
 
 struct BenchRun {
   int exit_code = 0;
-  std::string results = {};  // what rank 0 left; empty after a failure
+  std::string results{};  // what rank 0 left; empty after a failure
 };
 
 // This process is a rank that a benchmark started; run_bench() then never returns results.

@@ -13,7 +13,7 @@ struct CollectivesBenchOptions {
   int ranks = 2;
   std::string op = "all_reduce";  // or reduce_scatter, all_gather, broadcast, all_to_all
   // gloo, shm, shm-in-place, nccl, mpi; empty: those that these ranks can use
-  Strings backends = {};
+  Strings backends{};
   std::string dtype = "float32";
   int64_t min_bytes = 4;
   int64_t max_bytes = 64 << 20;
@@ -21,7 +21,7 @@ struct CollectivesBenchOptions {
   double seconds = 0.2;  // for each size and backend, at least
   int rounds = 3;        // the backends take turns; the least of the rounds' medians counts
   bool json = false;
-  std::string svg = {};  // a file for the plot
+  std::string svg{};  // a file for the plot
 };
 
 // One row of the table. Source: nccl-tests' columns.

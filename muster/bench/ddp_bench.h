@@ -14,8 +14,8 @@ struct DdpBenchOptions {
   int64_t batch = 0;          // a rank; 0: default_batch()
   int steps = 10;             // of each kind in each round; the kinds take turns step by step
   int rounds = 3;             // each starts its processes anew, and Python's take their turn
-  Strings kinds = {};         // beside "none"; empty: all
-  std::string python = {};    // a Python with torch, whose DDP is timed beside; empty: none
+  Strings kinds{};            // beside "none"; empty: all
+  std::string python{};       // a Python with torch, whose DDP is timed beside; empty: none
   bool json = false;
 };
 

@@ -41,7 +41,7 @@ struct Candidate {
   std::string label;  // "GPU 0", "CPU slot (2 of 4 cores)"
   std::string model;
   Device device = kCPU;
-  std::string obstacle = {};  // why it cannot be measured; empty: it can
+  std::string obstacle{};  // why it cannot be measured; empty: it can
 };
 
 // Throws: unavailable where no GPU can be used.

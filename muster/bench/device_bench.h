@@ -7,13 +7,13 @@
 namespace muster {
 
 struct DeviceBenchOptions {
-  std::string gpus = {};  // as `muster run --gpus`; empty: all
-  bool cpu = false;       // a CPU slot, not the GPUs
-  int cpu_slots = 0;      // 0: MUSTER_CPU_SLOTS, or 2: how many share the cores
-  bool again = false;     // also what was measured before
+  std::string gpus{};  // as `muster run --gpus`; empty: all
+  bool cpu = false;    // a CPU slot, not the GPUs
+  int cpu_slots = 0;   // 0: MUSTER_CPU_SLOTS, or 2: how many share the cores
+  bool again = false;  // also what was measured before
   std::string dtype = "float32";
-  double seconds = 0.5;    // for each batch size
-  std::string cache = {};  // empty: default_score_cache()
+  double seconds = 0.5;  // for each batch size
+  std::string cache{};   // empty: default_score_cache()
   bool json = false;
 };
 

@@ -32,8 +32,8 @@ namespace {
 // One of a checkpoint's files, which is open on rank 0. The other ranks get the head before the
 // tensors.
 struct LoadedFile {
-  SafetensorsHead head = {};  // empty: there is none
-  std::optional<SafetensorsFile> file = {};
+  SafetensorsHead head{};  // empty: there is none
+  std::optional<SafetensorsFile> file{};
 };
 
 struct Loaded {

@@ -28,16 +28,16 @@ class Optimizer;
 namespace muster {
 
 struct SaveOptions {
-  std::string directory = {};                    // holds the step-N folders
-  int keep_last = 3;                             // older ones are removed; 0 keeps all
-  std::map<std::string, std::string> user = {};  // kept in the manifest
-  std::string parent = {};                       // Manifest::parent
-  std::vector<SerialRange> abandoned = {};       // Manifest::abandoned
-  std::optional<CheckpointMetric> metric = {};   // Manifest::metric
-  std::string best = {};                         // the path of a checkpoint that stays
+  std::string directory{};                    // holds the step-N folders
+  int keep_last = 3;                          // older ones are removed; 0 keeps all
+  std::map<std::string, std::string> user{};  // kept in the manifest
+  std::string parent{};                       // Manifest::parent
+  std::vector<SerialRange> abandoned{};       // Manifest::abandoned
+  std::optional<CheckpointMetric> metric{};   // Manifest::metric
+  std::string best{};                         // the path of a checkpoint that stays
   // Selects the checkpoints in the directory that are counted and removed; others are kept.
   // Default: all.
-  std::function<bool(const Manifest&)> is_own = {};
+  std::function<bool(const Manifest&)> is_own{};
 };
 
 // A training as it is saved and loaded: parameters and buffers, the optimizer's state and options.
@@ -45,7 +45,7 @@ struct SaveOptions {
 struct TrainingState {
   torch::nn::Module& model;
   torch::optim::Optimizer* optimizer = nullptr;
-  NamedTensors parts = {};  // anything else; rank 0's are saved
+  NamedTensors parts{};  // anything else; rank 0's are saved
   // Whether `parts` have the members of an optimizer's class that is derived from torch::optim's.
   bool has_members = false;
 };
@@ -53,11 +53,11 @@ struct TrainingState {
 // Which checkpoints may be loaded.
 struct LoadOptions {
   // The only checkpoint of the folder to consider: "step-100". Empty: all.
-  std::string only = {};
+  std::string only{};
   // Whether a checkpoint may be loaded. Default: all may.
-  std::function<bool(const Manifest&)> accept = {};
+  std::function<bool(const Manifest&)> accept{};
   // Throws if the saved parts do not fit; then nothing is changed.
-  std::function<void(const TensorEntries&)> check_parts = {};
+  std::function<void(const TensorEntries&)> check_parts{};
 };
 
 // Reads the tensors of TrainingState::parts whose names start with `prefix`, and strips the prefix.
@@ -66,13 +66,13 @@ struct LoadOptions {
 using ReadParts = std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)>;
 
 struct LoadedCheckpoint {
-  std::string path;                         // on rank 0's host
-  int64_t serial = 0;                       // Manifest::serial
-  std::vector<SerialRange> abandoned = {};  // Manifest::abandoned
+  std::string path;                      // on rank 0's host
+  int64_t serial = 0;                    // Manifest::serial
+  std::vector<SerialRange> abandoned{};  // Manifest::abandoned
   TrainingPosition position;
   int world_size = 1;  // of the job that saved it
   std::map<std::string, std::string> user;
-  ReadParts read_parts = {};
+  ReadParts read_parts{};
 };
 
 // Saves `state` as step position.step, replacing a checkpoint of the same step. Removes older ones

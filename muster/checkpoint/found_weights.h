@@ -17,11 +17,11 @@ namespace muster {
 
 // What the file has of a tensor of the model.
 struct FoundWeight {
-  Strings parts = {};    // their names in the file; empty for one it lacks
-  Strings missing = {};  // the names that it lacks
-  Strings copies = {};   // names of the same tensor, which must be equal
+  Strings parts{};    // their names in the file; empty for one it lacks
+  Strings missing{};  // the names that it lacks
+  Strings copies{};   // names of the same tensor, which must be equal
   WeightForm form = WeightForm::as_is;
-  TensorEntry kind = {};  // as the model gets it
+  TensorEntry kind{};  // as the model gets it
 };
 using FoundWeights = std::map<std::string, FoundWeight>;  // by the model's names
 

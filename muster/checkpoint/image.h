@@ -12,9 +12,9 @@
 namespace muster {
 
 struct CheckpointImage {
-  NamedTensors model = {};
-  std::optional<OptimizerSnapshot> optimizer = {};
-  NamedTensors parts = {};
+  NamedTensors model{};
+  std::optional<OptimizerSnapshot> optimizer{};
+  NamedTensors parts{};
   TrainingPosition position;
   int world_size = 1;
 };

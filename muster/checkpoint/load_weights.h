@@ -33,12 +33,12 @@ using WeightReader = std::function<at::Tensor(const std::string& name)>;
 struct LoadWeightsOptions {
   // Of a checkpoint: loads the tensors of this part, by its name in Checkpoints::add, in place of
   // the model's weights. Of an Ema these are its averages.
-  std::string part = {};
+  std::string part{};
   // Maps a name in the file to the model's; an empty result skips the tensor. Default: the same
   // name.
-  std::function<std::string(const std::string& name)> name = {};
+  std::function<std::string(const std::string& name)> name{};
   // A table of names, of which `name` gives the file's.
-  WeightNames names = {};
+  WeightNames names{};
   // Makes the model's tensor `name` of any of the file's: transposed, cut, joined, scaled. An
   // undefined tensor: it is loaded as without. Called on rank 0 alone, twice a tensor: the first
   // time, for the shapes, with zeros.
@@ -47,10 +47,10 @@ struct LoadWeightsOptions {
   //     if (name == "head.weight") return file("table.weight");
   //     return {};
   //   }
-  std::function<at::Tensor(const std::string& name, const WeightReader& file)> make = {};
+  std::function<at::Tensor(const std::string& name, const WeightReader& file)> make{};
   // Which tensors to load, by the model's names. Others stay as they are, whether or not the file
   // has them. Default: all.
-  std::function<bool(const std::string& name)> only = {};
+  std::function<bool(const std::string& name)> only{};
   // Allow tensors of the model that the file lacks (they stay as they are), and tensors of the file
   // that the model lacks.
   bool partial = false;

@@ -20,7 +20,7 @@ namespace muster {
 struct OptimizerSnapshot {
   std::string description;  // JSON: kind, and each group's options and parameter names
   // "<parameter>.<field>", such as "fc.weight.exp_avg"; steps are I64 scalars.
-  NamedTensors tensors = {};
+  NamedTensors tensors{};
 };
 
 // Whether the state can be saved: the class is one of those, or derived from one.

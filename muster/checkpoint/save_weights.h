@@ -24,9 +24,9 @@ namespace muster {
 struct SaveWeightsOptions {
   // The table by which load_weights reads the file: names, transposed matrices, and parts of the
   // same size.
-  WeightNames names = {};
+  WeightNames names{};
   // Which tensors of the model. By default: all.
-  std::function<bool(const std::string& name)> only = {};
+  std::function<bool(const std::string& name)> only{};
   bool replace = false;  // an existing file
   // Python's transformers read no file without this one.
   Metadata metadata = {{"format", "pt"}};

@@ -15,9 +15,9 @@
 namespace muster {
 
 struct SavedState {
-  std::map<std::string, double> numbers = {};  // integers up to 2^53 are exact
-  NamedTensors tensors = {};
-  StringMap texts = {};  // any bytes
+  std::map<std::string, double> numbers{};  // integers up to 2^53 are exact
+  NamedTensors tensors{};
+  StringMap texts{};  // any bytes
 
   // `owner` is the part that asks, for messages. Throws: invalid_argument if there is no such name.
   double number(const std::string& owner, const std::string& name) const;

@@ -32,14 +32,14 @@ struct ShardedState {
     TensorPieces parameters;  // what the optimizer updates
   };
   TensorPieces model;
-  std::optional<Optimizer> optimizer = {};
-  NamedTensors parts = {};  // anything else; rank 0's are saved
+  std::optional<Optimizer> optimizer{};
+  NamedTensors parts{};  // anything else; rank 0's are saved
   // Tensors among those, such as averages of the weights, that are divided over ranks too.
   struct Part {
     std::string prefix;  // of the names of these alone
     TensorPieces pieces;
   };
-  std::vector<Part> parts_in_pieces = {};
+  std::vector<Part> parts_in_pieces{};
 };
 
 // The pieces that this rank writes, as agreed by all ranks.

@@ -27,7 +27,7 @@ using nlohmann::json;
 struct ToldPiece {
   std::string dtype;
   Int64s shape;
-  Elements elements = {};
+  Elements elements{};
   bool is_first_ones = false;  // the first rank that has it saves it
   std::string owner;
   bool is_own = false;

@@ -56,10 +56,10 @@ struct TensorPiece {
   bool is_own = false;  // values differ and each rank's are kept; every rank has it whole
   // Restricts who else may have a tensor of this name to those with the same owner, such as a
   // pipeline stage.
-  std::string owner = {};
+  std::string owner{};
   // Other names of the same tensor, which a checkpoint may also contain and a load skips: for a
   // tied weight that an undivided model registers twice.
-  Strings aliases = {};
+  Strings aliases{};
   std::shared_ptr<const TensorsOfModel> model =
       {};  // that the piece was made of, where it is known
 };

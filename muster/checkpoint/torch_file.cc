@@ -86,13 +86,13 @@ constexpr OtherTensor kOtherTensors[] = {
 
 // A tensor as the pickle describes it.
 struct PickledTensor {
-  std::string key = {};  // of its storage
+  std::string key{};  // of its storage
   ScalarType type = kFloat;
   int64_t offset = 0;  // in elements
   Int64s sizes = {}, strides = {};
   // Why its values are not read, and what to do; empty: they are.
-  std::string got = {};
-  std::string next = {};
+  std::string got{};
+  std::string next{};
 };
 
 using PickledTensors = std::map<std::string, PickledTensor>;
@@ -222,7 +222,7 @@ class TensorsOfPickle {
 struct StorageBytes {
   void* begin = nullptr;
   size_t size = 0;
-  std::shared_ptr<void> owner = {};
+  std::shared_ptr<void> owner{};
 
   std::string text() const {
     std::string copy(size, '\0');

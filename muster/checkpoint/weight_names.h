@@ -37,9 +37,9 @@ struct WeightRow {
 struct WeightNames {
   // The first row that fits a name counts. A name that fits none is the same in the model. Several
   // rows may name one tensor of the model: a file has one of them, or equal copies.
-  std::vector<WeightRow> rows = {};
+  std::vector<WeightRow> rows{};
   // What files may have in front of the names in the rows. It is not written.
-  std::string prefix = {};
+  std::string prefix{};
 };
 
 // Throws: invalid_argument for a row that has no name in the file, other numbers of `*` on its two
@@ -51,7 +51,7 @@ struct WeightPlace {
   std::string model;  // the tensor of the model; empty: it is left out
   size_t part = 0;    // of it
   // The file's names of all parts, without the prefix.
-  Strings parts = {};
+  Strings parts{};
   WeightForm form = WeightForm::as_is;
 };
 

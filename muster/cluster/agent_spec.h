@@ -13,10 +13,10 @@
 namespace muster {
 
 struct AgentSpec {
-  LaunchOptions launch = {};
-  ClusterOptions cluster = {};
-  Environment environment = {};  // set before anything else
-  std::string folder = {};       // to work in
+  LaunchOptions launch{};
+  ClusterOptions cluster{};
+  Environment environment{};  // set before anything else
+  std::string folder{};       // to work in
 };
 
 // One line, with its newline. It holds the secret, and is for the caller to wipe.

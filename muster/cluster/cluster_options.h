@@ -22,22 +22,22 @@ inline constexpr const char* kGoesOnBecause =
 struct ClusterOptions {
   int min_hosts = 1;
   int max_hosts = 1;
-  std::optional<int> node_rank = {};
+  std::optional<int> node_rank{};
   std::string backend = "static";  // static, c10d: a store that one of the hosts serves; etcd
-  std::string endpoint = {};       // host:port of that store; etcd: several, with commas
-  std::string job = {};            // etcd: the job's name there
+  std::string endpoint{};          // host:port of that store; etcd: several, with commas
+  std::string job{};               // etcd: the job's name there
   std::string etcd_protocol = "http";
-  std::string etcd_ca_file = {};
-  std::string etcd_cert_file = {};
-  std::string etcd_key_file = {};
+  std::string etcd_ca_file{};
+  std::string etcd_cert_file{};
+  std::string etcd_key_file{};
   // The file in which to leave or find that, when nobody was told (srun, mpirun).
-  std::string rendezvous_file = {};
+  std::string rendezvous_file{};
   bool one_machine = false;  // all of them are on this one
   // The address by which other hosts reach this one; empty: found by the route to the endpoint.
-  std::string local_address = {};
-  std::string host_name = {};    // what this host is called; empty: by its own name
-  Secret secret = {};            // given by whoever started this agent; empty: look for one
-  std::string secret_file = {};  // empty: MUSTER_SECRET_FD, MUSTER_SECRET_FILE
+  std::string local_address{};
+  std::string host_name{};    // what this host is called; empty: by its own name
+  Secret secret{};            // given by whoever started this agent; empty: look for one
+  std::string secret_file{};  // empty: MUSTER_SECRET_FD, MUSTER_SECRET_FILE
   bool no_auth = false;
   bool remote = false;  // started by a `muster run` elsewhere, which says what is to be said
   milliseconds join_timeout{600'000};         // for min_hosts to come

@@ -33,23 +33,23 @@ struct CoordinatorRules {
   int max_restarts = 0;
   // Processes that a failure, or a host that comes or goes, leaves running go on in place.
   bool replaces = false;
-  milliseconds join_timeout{600'000};           // for min_hosts to come
-  milliseconds last_call{30'000};               // with min_hosts there, for more
-  milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
-  std::optional<milliseconds> time_limit = {};  // of the whole job
+  milliseconds join_timeout{600'000};        // for min_hosts to come
+  milliseconds last_call{30'000};            // with min_hosts there, for more
+  milliseconds stop_timeout{60'000};         // for a stopped round's ranks to end
+  std::optional<milliseconds> time_limit{};  // of the whole job
   // When that is over, where it does not count from the job's start.
-  std::optional<TimePoint> ends_at = {};
+  std::optional<TimePoint> ends_at{};
   // Rounds that one host may fail before it is set aside, where others are left.
   int max_host_failures = 3;
-  std::string run_folder = {};
-  std::string launch = {};  // JobFacts::launch
+  std::string run_folder{};
+  std::string launch{};  // JobFacts::launch
   // One GPU may be several agents': with --no-lease, and with etcd, which does not tell at once
   // that an agent has ended whose machine joins again.
   bool shares_gpus = false;
   // By these hosts without node ranks are numbered (network_order.h).
-  SwitchPaths switches = {};
-  Int64s host_blocks = {};
-  Strings host_names = {};  // by node rank, where the launcher knows them
+  SwitchPaths switches{};
+  Int64s host_blocks{};
+  Strings host_names{};  // by node rank, where the launcher knows them
 
   bool elastic() const { return min_hosts < max_hosts; }
 };
@@ -93,9 +93,9 @@ class Coordinator {
     bool in_round = false;
     bool ended = false;  // its ranks of the round
     bool leaves = false;
-    bool has_ranks = true;          // in the round
-    int last_report = 0;            // its number
-    std::string planned_name = {};  // in the round's plan
+    bool has_ranks = true;       // in the round
+    int last_report = 0;         // its number
+    std::string planned_name{};  // in the round's plan
   };
   // An agent that wants the place of one that is there: it may have been started again, or started
   // twice.
@@ -104,8 +104,8 @@ class Coordinator {
     int signs = 0;  // of life, that the other has given since
   };
   struct ToldSignal {
-    TimePoint at = {};
-    StringSet by = {};  // hosts
+    TimePoint at{};
+    StringSet by{};  // hosts
   };
   struct Trouble {  // why the round is being stopped
     void add_failure(const RankExit& exit);

@@ -41,7 +41,7 @@ std::string version_text(const HostFacts& facts) {
 
 // One GPU in the ranks of two hosts of a plan, by their indexes.
 struct SharedGpu {
-  std::string uuid = {};
+  std::string uuid{};
   int first = 0;
   int second = 0;
 };

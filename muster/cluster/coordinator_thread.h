@@ -27,10 +27,10 @@ struct CoordinatorThreadOptions {
   Silence silence{std::chrono::seconds(15)};  // of a host that is gone then
   bool take_over = false;  // there was another coordinator: read what it did first
   // How long entries of the logs stay that nobody needs; nothing: as long as a host may be silent.
-  std::optional<milliseconds> keeps_history = {};
+  std::optional<milliseconds> keeps_history{};
   bool notes_joins = false;  // for has_joined()
   // Since 1970; for tests. It may jump.
-  std::function<milliseconds()> time_of_day = {};
+  std::function<milliseconds()> time_of_day{};
 };
 
 class CoordinatorThread : NoCopy {

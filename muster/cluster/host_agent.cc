@@ -54,8 +54,8 @@ Secret ranks_secret(const HostRendezvous& rendezvous) {
 // The program, or the script that it runs, without its folder, which may differ between the hosts
 // of a job; and a digest of the arguments, which are nobody else's business.
 struct Command {
-  std::string program = {};
-  std::string arguments = {};
+  std::string program{};
+  std::string arguments{};
 };
 
 Command command_of(const LaunchOptions& options) {

@@ -27,10 +27,10 @@ namespace muster {
 
 // Who takes part, and by what the hosts' telemetry goes.
 struct HostInJob {
-  std::string id = {};  // of the agent
-  Host host = {};
-  SharedStore store = {};  // of the agents
-  RankSampler sampler = {};
+  std::string id{};  // of the agent
+  Host host{};
+  SharedStore store{};  // of the agents
+  RankSampler sampler{};
 };
 
 class HostJob : NoCopy {

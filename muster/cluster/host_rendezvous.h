@@ -31,12 +31,12 @@ bool is_this_machine(const std::string& host);
 void check_local_address(const std::string& local_address);
 
 struct HostRendezvous {
-  std::unique_ptr<TcpServer> server = {};     // when this host serves
-  std::unique_ptr<RendezvousFile> file = {};  // and leaves word where
-  SharedStore store = {};                     // this host's connection
-  std::string address = {};                   // where other hosts reach this one
-  Secret secret = {};
-  std::string holder = {};  // who serves where this host would have: "process 4711 (muster)"
+  std::unique_ptr<TcpServer> server{};     // when this host serves
+  std::unique_ptr<RendezvousFile> file{};  // and leaves word where
+  SharedStore store{};                     // this host's connection
+  std::string address{};                   // where other hosts reach this one
+  Secret secret{};
+  std::string holder{};  // who serves where this host would have: "process 4711 (muster)"
 };
 
 // Serves the store when this host is the one to (static: node rank 0; c10d: the endpoint is an

@@ -195,13 +195,13 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   int64_t requests = 0;
   int64_t first_of_watch = 0;
   bool was_watched = false;
-  TimePoint next_ask = {};
-  std::map<std::string, TimePoint> unanswered = {};  // hosts, since when
-  LateRequests late = {};
-  TimePoint next_late = {};
+  TimePoint next_ask{};
+  std::map<std::string, TimePoint> unanswered{};  // hosts, since when
+  LateRequests late{};
+  TimePoint next_late{};
   // The answering thread's.
-  StringSet askers = {};
-  std::map<int, TimePoint> described = {};  // by rank
+  StringSet askers{};
+  std::map<int, TimePoint> described{};  // by rank
 
   std::mutex hosts_mutex;
   std::optional<RoundHosts> hosts;  // once they have been asked for

@@ -30,21 +30,21 @@ using RankSampler = std::function<std::string(RankRange)>;
 
 // All hosts of a round: their ids, the first host's first, and the ranks of each.
 struct RoundHosts {
-  Strings ids = {};
-  std::vector<RankRange> ranks = {};
+  Strings ids{};
+  std::vector<RankRange> ranks{};
 };
 
 struct HostTelemetryOptions {
-  std::string host = {};  // this host's id
+  std::string host{};  // this host's id
   int host_index = 0;
   int num_hosts = 1;
-  RankRange ranks = {};  // this host's
+  RankRange ranks{};  // this host's
   // Called where somebody asks about other hosts: it may wait for the store, and throw what that
   // throws. It may outlive the agent's part in the job.
-  std::function<RoundHosts()> all = {};
-  std::string run_dir = {};
-  std::string launch = {};  // of the job
-  RankSampler sampler = {};
+  std::function<RoundHosts()> all{};
+  std::string run_dir{};
+  std::string launch{};  // of the job
+  RankSampler sampler{};
 };
 
 class HostTelemetry : NoCopy {

@@ -8,8 +8,8 @@
 namespace muster {
 
 struct HostSpec {
-  std::string name = {};          // as ssh takes it: a name, an address, user@name
-  std::optional<int> nproc = {};  // ranks there; nothing: one per device
+  std::string name{};          // as ssh takes it: a name, an address, user@name
+  std::optional<int> nproc{};  // ranks there; nothing: one per device
   bool operator==(const HostSpec&) const = default;
 };
 using HostSpecs = std::vector<HostSpec>;

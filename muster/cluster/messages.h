@@ -30,17 +30,17 @@ std::optional<std::string> host_of_sign_of_life(const std::string& key);
 
 // All that a host tells of itself when it joins.
 struct HostFacts {
-  std::string id = {};  // of its agent: each process has its own
-  int min_hosts = 1;    // of the job, as this host was told
+  std::string id{};   // of its agent: each process has its own
+  int min_hosts = 1;  // of the job, as this host was told
   int max_hosts = 1;
-  std::optional<int> node_rank = {};  // the place it asks for
-  std::optional<int> nproc = {};      // ranks it is to have; nothing: as the job says
-  std::string address = {};           // where other hosts reach it
-  int master_port = 0;                // held there, for PyTorch's store
-  std::string store = {};             // served there, for muster's ranks
-  std::string muster_version = {};
-  VisibilityMasks masks = {};
-  Host host = {};
+  std::optional<int> node_rank{};  // the place it asks for
+  std::optional<int> nproc{};      // ranks it is to have; nothing: as the job says
+  std::string address{};           // where other hosts reach it
+  int master_port = 0;             // held there, for PyTorch's store
+  std::string store{};             // served there, for muster's ranks
+  std::string muster_version{};
+  VisibilityMasks masks{};
+  Host host{};
   bool operator==(const HostFacts&) const = default;
 };
 
@@ -55,15 +55,15 @@ struct Report {
     signal,   // all ranks are to get this signal
   };
   Kind kind = Kind::join;
-  std::string from = {};                // the host's id
-  int number = 0;                       // of this host's reports: no two are alike
-  int round = 0;                        // failing, ended
-  std::optional<HostFacts> facts = {};  // join
-  RankExits exits = {};                 // failing, ended
-  int stopped_by = 0;      // ended, leave, stop: the signal that the agent got; 0: none
-  std::string error = {};  // ended, stop: why it cannot go on; failing: why not in place
-  int exit_code = 0;       // with error
-  int signal = 0;          // signal
+  std::string from{};                // the host's id
+  int number = 0;                    // of this host's reports: no two are alike
+  int round = 0;                     // failing, ended
+  std::optional<HostFacts> facts{};  // join
+  RankExits exits{};                 // failing, ended
+  int stopped_by = 0;                // ended, leave, stop: the signal that the agent got; 0: none
+  std::string error{};               // ended, stop: why it cannot go on; failing: why not in place
+  int exit_code = 0;                 // with error
+  int signal = 0;                    // signal
 };
 using Reports = std::vector<Report>;
 
@@ -75,17 +75,17 @@ inline int attempt_of(int round) {
 // Where the store has the plan of an order to start, and the ids of its hosts, for whoever wants
 // the whole or a part (order_log.h).
 struct StoredPlan {
-  std::string place = {};   // with it begin keys that no other order uses
-  int buckets = 0;          // of hosts, by their ids
-  std::string digest = {};  // of the whole
+  std::string place{};   // with it begin keys that no other order uses
+  int buckets = 0;       // of hosts, by their ids
+  std::string digest{};  // of the whole
   // How many pieces a bucket has that is too large for one value of the store; by its number.
-  std::map<std::string, int> pieces = {};
+  std::map<std::string, int> pieces{};
 };
 
 // All hosts of a round, and the plan for all of them.
 struct WholeRound {
-  Strings hosts = {};  // ids, in the plan's order
-  Plan plan = {};
+  Strings hosts{};  // ids, in the plan's order
+  Plan plan{};
 };
 
 struct Order {
@@ -99,29 +99,29 @@ struct Order {
   Kind kind = Kind::start;
   int round = 0;
   // start: ids, in the plan's order, and none as a host reads it; refuse: the one
-  Strings hosts = {};
-  int num_hosts = 0;            // start
-  std::string run_folder = {};  // start: the name of the job's, for hosts that were not told one
-  std::string launch = {};      // start: JobFacts::launch
-  Plan plan = {};               // start: whole; as a host reads it, its part
-  StoredPlan stored = {};       // start, as it is read
-  std::optional<int> host_index = {};            // start, as a host reads it; nothing: a spare
-  std::shared_ptr<const WholeRound> whole = {};  // start, as the first host reads it
+  Strings hosts{};
+  int num_hosts = 0;         // start
+  std::string run_folder{};  // start: the name of the job's, for hosts that were not told one
+  std::string launch{};      // start: JobFacts::launch
+  Plan plan{};               // start: whole; as a host reads it, its part
+  StoredPlan stored{};       // start, as it is read
+  std::optional<int> host_index{};            // start, as a host reads it; nothing: a spare
+  std::shared_ptr<const WholeRound> whole{};  // start, as the first host reads it
   // stop: the ranks are asked to, and may come together first, to stop after the same step
   bool is_asked = false;
-  bool in_place = false;  // start: processes of the round before go on in this one
-  milliseconds pause{0};  // start in place: before processes are started
-  int restart_count = 0;  // start, finish
-  std::map<std::string, int> failures = {};  // start: rounds that hosts have failed so far, by name
-  StringSet set_aside = {};                  // start: names of hosts
-  std::string master_addr = {};              // start
-  int master_port = 0;                       // start
-  std::string store = {};                    // start
-  std::string reason = {};                   // stop, finish, refuse; start in place
-  int exit_code = 0;                         // finish, refuse
-  int signal = 0;                            // signal; SIGKILL: the ranks are ended at once
+  bool in_place = false;                  // start: processes of the round before go on in this one
+  milliseconds pause{0};                  // start in place: before processes are started
+  int restart_count = 0;                  // start, finish
+  std::map<std::string, int> failures{};  // start: rounds that hosts have failed so far, by name
+  StringSet set_aside{};                  // start: names of hosts
+  std::string master_addr{};              // start
+  int master_port = 0;                    // start
+  std::string store{};                    // start
+  std::string reason{};                   // stop, finish, refuse; start in place
+  int exit_code = 0;                      // finish, refuse
+  int signal = 0;                         // signal; SIGKILL: the ranks are ended at once
   // finish, start in place: of the round that failed, the cause first
-  RankExits exits = {};
+  RankExits exits{};
 };
 
 using Orders = std::vector<Order>;

@@ -14,7 +14,7 @@ namespace muster {
 
 struct WrittenOrder {
   bool is_ours = false;  // false: another coordinator has written this number
-  Strings keys = {};     // all that the order takes in the store
+  Strings keys{};        // all that the order takes in the store
 };
 
 // Each number can be taken once. Throws: as Store.

@@ -12,12 +12,12 @@
 namespace muster {
 
 struct RemoteOptions {
-  HostSpecs hosts = {};
+  HostSpecs hosts{};
   // A command that prints the hosts there are now; asked again and again.
-  std::string discovery = {};
+  std::string discovery{};
   // The command that reaches a host; the host's name and a command follow. Empty: ssh.
-  Strings ssh = {};
-  std::string remote_muster = {};  // the program's path on the other hosts; empty: as here
+  Strings ssh{};
+  std::string remote_muster{};  // the program's path on the other hosts; empty: as here
 };
 
 // Runs the job and returns its exit code. Blocking: until every agent has ended. Throws: Error

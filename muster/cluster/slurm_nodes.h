@@ -13,7 +13,7 @@
 namespace muster {
 
 struct SlurmNode {
-  std::string name = {};
+  std::string name{};
   int cpus = 0;        // of the allocation; 0: not told
   bool here = false;   // this process runs on it
   int het_group = -1;  // of a heterogeneous job: the component that it belongs to

@@ -143,9 +143,9 @@ std::string digest_of(const Strings& texts, const std::string& rest) {
 
 // A host as a line of a bucket has it.
 struct StoredHost {
-  std::string id = {};
-  std::string text = {};
-  HostRanks host = {};
+  std::string id{};
+  std::string text{};
+  HostRanks host{};
 };
 
 // Throws: as read_whole.

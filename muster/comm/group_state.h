@@ -35,17 +35,17 @@ namespace muster {
 // The options for a group's backends over a store, also of sub-groups.
 struct GroupOptions {
   std::string backend = "gloo";  // gloo, nccl, shm, shm+gloo, mpi
-  Strings hosts = {};            // host_identity() of each rank
+  Strings hosts{};               // host_identity() of each rank
   Device device = kCPU;
   milliseconds timeout{0};
-  std::string master_addr = {};  // chooses the network interface
+  std::string master_addr{};  // chooses the network interface
   // The time for all ranks to connect, where the backend has a limit of its own for that.
   milliseconds connect_timeout{0};
-  NcclOptions nccl = {};
-  BackendPtr nccl_parent = {};  // split from it; while the group is made
-  bool awaited = false;         // a process outside of the group waits for its end, good or not
-  bool of_all_ranks = true;     // of the job; a part of them has numbers of its own
-  RankNames names = {};         // what messages call the ranks; their own numbers without
+  NcclOptions nccl{};
+  BackendPtr nccl_parent{};  // split from it; while the group is made
+  bool awaited = false;      // a process outside of the group waits for its end, good or not
+  bool of_all_ranks = true;  // of the job; a part of them has numbers of its own
+  RankNames names{};         // what messages call the ranks; their own numbers without
 };
 
 struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {

@@ -20,13 +20,13 @@ struct InitOptions {
   // (ranks on one host).
   std::string init_method = "env://";
   // Set both or neither. They override the environment, which must not contradict them.
-  std::optional<int> rank = {};
-  std::optional<int> world_size = {};
+  std::optional<int> rank{};
+  std::optional<int> world_size{};
   // The limit of every collective; MUSTER_COLLECTIVE_TIMEOUT overrides it.
   std::chrono::milliseconds timeout{30 * 60 * 1000};
   std::chrono::milliseconds init_timeout{5 * 60 * 1000};  // for all ranks to join
   c10::Device device = c10::kCPU;                         // a CUDA device is made current first
-  NcclOptions nccl = {};
+  NcclOptions nccl{};
 };
 
 }  // namespace muster

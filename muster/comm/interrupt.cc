@@ -35,7 +35,7 @@ using Connections = std::set<std::pair<int, ino_t>>;
 
 // Returns the kernel's number of a socket; nothing for other descriptors.
 std::optional<ino_t> socket_number(int fd) {
-  struct stat info = {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode))
     return std::nullopt;
   return info.st_ino;
@@ -46,7 +46,7 @@ bool is_tcp_connection(int fd) {
   socklen_t size = sizeof(type);
   if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM)
     return false;
-  sockaddr_storage peer = {};
+  sockaddr_storage peer{};
   size = sizeof(peer);
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0)
     return false;

@@ -52,7 +52,7 @@ class LateWatch : NoCopy {
     LateRanks late_ranks;
     Clock::time_point began = Clock::now();
     bool says_waiting = false;
-    std::optional<Clock::time_point> lost_since = {};
+    std::optional<Clock::time_point> lost_since{};
   };
   void start_thread();
   void run();

@@ -38,8 +38,8 @@ struct GivenRows {
   ScalarType type = kFloat;
   RowsPlace place = RowsPlace::cpu;
   int64_t rows = 0;
-  Int64s row = {};         // the shape of each
-  std::string wrong = {};  // why it cannot be gathered; empty: it can
+  Int64s row{};         // the shape of each
+  std::string wrong{};  // why it cannot be gathered; empty: it can
 
   bool fits(const GivenRows& other) const {
     const bool is_apart =

@@ -22,8 +22,8 @@ struct AffineOptions {
   Interpolation interpolation = Interpolation::nearest;
   // The value of places outside of the image, or one a channel. Empty: 0, and bilinear blends the
   // image's edge with it once, not twice as torchvision does for {0}.
-  std::vector<double> fill = {};
-  std::optional<std::pair<double, double>> center = {};  // x and y in pixels; unset: the middle
+  std::vector<double> fill{};
+  std::optional<std::pair<double, double>> center{};  // x and y in pixels; unset: the middle
 };
 
 // In degrees, clockwise; `translate` x and y in pixels; `shear` x and y in degrees.
@@ -42,7 +42,7 @@ struct RandomRotationOptions {
   std::pair<double, double> degrees = {0, 0};  // from, to
   Interpolation interpolation = Interpolation::nearest;
   std::vector<double> fill = {0};
-  std::optional<std::pair<double, double>> center = {};
+  std::optional<std::pair<double, double>> center{};
 };
 // With one generator a batch's images all turn alike; with one for each image, each as it would
 // alone. Source: torchvision.transforms.v2.RandomRotation.
@@ -58,7 +58,7 @@ struct RandomAffineOptions {
   std::pair<double, double> shear_y = {0, 0};
   Interpolation interpolation = Interpolation::nearest;
   std::vector<double> fill = {0};
-  std::optional<std::pair<double, double>> center = {};
+  std::optional<std::pair<double, double>> center{};
 };
 // Source: torchvision.transforms.v2.RandomAffine.
 at::Tensor random_affine(const at::Tensor& images,

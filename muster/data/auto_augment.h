@@ -23,7 +23,7 @@ enum class AutoAugmentPolicy { imagenet, cifar10, svhn };
 struct AutoAugmentOptions {
   AutoAugmentPolicy policy = AutoAugmentPolicy::imagenet;
   Interpolation interpolation = Interpolation::nearest;
-  std::vector<double> fill = {};  // as AffineOptions
+  std::vector<double> fill{};  // as AffineOptions
 };
 // One of a policy's 25 pairs of changes. Each change of it has a magnitude, and a probability with
 // which it is made. Source: torchvision.transforms.v2.AutoAugment.
@@ -36,7 +36,7 @@ struct RandAugmentOptions {
   int magnitude = 9;  // of each, below num_magnitude_bins
   int num_magnitude_bins = 31;
   Interpolation interpolation = Interpolation::nearest;
-  std::vector<double> fill = {};  // as AffineOptions
+  std::vector<double> fill{};  // as AffineOptions
 };
 // Source: torchvision.transforms.v2.RandAugment.
 at::Tensor rand_augment(const at::Tensor& images,
@@ -46,7 +46,7 @@ at::Tensor rand_augment(const at::Tensor& images,
 struct TrivialAugmentOptions {
   int num_magnitude_bins = 31;
   Interpolation interpolation = Interpolation::nearest;
-  std::vector<double> fill = {};
+  std::vector<double> fill{};
 };
 // One change, of a random magnitude. Source: torchvision.transforms.v2.TrivialAugmentWide.
 at::Tensor trivial_augment_wide(const at::Tensor& images,

@@ -60,7 +60,7 @@ struct Batch : Data {
   int64_t samples = 0;
   // Which samples of the dataset they are, in the batch's order. Empty for a stream, whose examples
   // have no numbers.
-  Int64s sample_indices = {};
+  Int64s sample_indices{};
 
   int64_t size() const { return samples; }
   // Of a tensor: size(0).

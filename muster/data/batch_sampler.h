@@ -18,22 +18,22 @@ struct EpochBatches {
   int64_t size = 0;         // batches of this rank
   int64_t size_of_all = 0;  // of the rank with the most
   // Of the rank with the fewest. Unset: as many as of the rank with the most.
-  std::optional<int64_t> size_of_least = {};
-  std::function<std::vector<int64_t>(int64_t batch)> samples = {};
+  std::optional<int64_t> size_of_least{};
+  std::function<std::vector<int64_t>(int64_t batch)> samples{};
   // The positions in the epoch that seed the samples' random numbers, for orders that repeat
   // samples. Empty: the sample indices seed them.
-  std::function<std::vector<int64_t>(int64_t batch)> positions = {};
-  std::function<int64_t(int64_t batch)> count = {};         // of this rank's samples
-  std::function<int64_t(int64_t batch)> count_of_all = {};  // of all ranks together
+  std::function<std::vector<int64_t>(int64_t batch)> positions{};
+  std::function<int64_t(int64_t batch)> count{};         // of this rank's samples
+  std::function<int64_t(int64_t batch)> count_of_all{};  // of all ranks together
   // Samples of the epoch that all ranks have used after this batch: where other ranks would resume
   // it.
-  std::function<int64_t(int64_t batch)> consumed_after = {};
+  std::function<int64_t(int64_t batch)> consumed_after{};
   int64_t ranks = 1;
   int64_t seed = 0;
   int64_t epoch = 0;
   // The next whole epoch, divided in the same way, without starting it, so that workers can
   // prefetch into it. Empty: workers wait until it is started.
-  std::function<EpochBatches()> next = {};
+  std::function<EpochBatches()> next{};
 };
 
 using EpochBatchesPtr = std::shared_ptr<const EpochBatches>;

@@ -55,8 +55,8 @@ JitterRanges ranges_of(const ColorJitterOptions& options) {
 
 // What chance decides of an image.
 struct Jitter {
-  std::array<int64_t, kChanges> order = {};
-  std::array<double, kChanges> numbers = {};
+  std::array<int64_t, kChanges> order{};
+  std::array<double, kChanges> numbers{};
 };
 
 // A shuffle, as torch.randperm, then the numbers in torchvision's order.

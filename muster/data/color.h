@@ -59,10 +59,10 @@ class JitterRange {
 };
 
 struct ColorJitterOptions {
-  JitterRange brightness = {};  // x: a factor from 1 - x (at least 0) to 1 + x
-  JitterRange contrast = {};    // the same
-  JitterRange saturation = {};  // the same
-  JitterRange hue = {};         // x: a shift from -x to x; at most 0.5
+  JitterRange brightness{};  // x: a factor from 1 - x (at least 0) to 1 + x
+  JitterRange contrast{};    // the same
+  JitterRange saturation{};  // the same
+  JitterRange hue{};         // x: a shift from -x to x; at most 0.5
 };
 // All four in random order. With one generator a batch's images all change alike; with one for each
 // image, each as it would alone. Source: torchvision.transforms.v2.ColorJitter.

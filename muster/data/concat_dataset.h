@@ -156,8 +156,8 @@ class ConcatDataset {
   struct Part {
     int64_t size = 0;
     uint64_t identity = 0;
-    std::function<Example(int64_t index, Generator& rng)> get = {};
-    std::function<Rows(const Tensor& rows, bool pinned)> get_batch = {};
+    std::function<Example(int64_t index, Generator& rng)> get{};
+    std::function<Rows(const Tensor& rows, bool pinned)> get_batch{};
   };
 
   template <class D>

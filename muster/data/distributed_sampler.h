@@ -31,7 +31,7 @@ struct SamplerOptions {
   // epoch's order, as one process would take them. A smaller last one is divided in the same
   // proportion, with at least one sample per rank (samples are repeated only if that needs more
   // than there are).
-  std::vector<int64_t> shares = {};
+  std::vector<int64_t> shares{};
 };
 
 // A rank's samples of one epoch, each computed on demand.

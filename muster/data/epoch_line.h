@@ -16,7 +16,7 @@ class EpochLine {
  public:
   // A batch of an epoch; without an epoch there is no batch.
   struct Place {
-    EpochBatchesPtr epoch = {};
+    EpochBatchesPtr epoch{};
     int64_t batch = 0;
   };
 

@@ -41,8 +41,8 @@ struct ExampleReader {
   const D& dataset;
   const EpochBatches& epoch;
   WorkerPlace& place;
-  std::vector<typename D::Example> examples = {};
-  Int64s indices = {};  // of the examples
+  std::vector<typename D::Example> examples{};
+  Int64s indices{};  // of the examples
 
   // The random numbers are those of `position`. In the handler of a sample that cannot be read it
   // calls `leave_out`.

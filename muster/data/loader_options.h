@@ -22,11 +22,11 @@ struct DataLoaderOptions {
   // launches kernels does nothing of it, and 0 on the CPU. 0: the training thread does it all.
   // Batches, their order and their random numbers are the same for any number. With 1 a loop's
   // get() is called by one thread, but that is another one than the thread of the loop.
-  std::optional<int> workers = {};
+  std::optional<int> workers{};
   int64_t ahead = 0;  // batches prepared ahead of those on their way to a GPU; 0: two per worker
   // How long a batch may take to come from the workers. Unset: only a warning after a minute. A
   // late worker is abandoned, and may still be running when the process ends.
-  std::optional<milliseconds> timeout = {};
+  std::optional<milliseconds> timeout{};
   // Skip samples whose get() throws (except for lack of memory). Their batch is smaller but keeps
   // the weight of a full one. A batch of which none can be read is replaced by the next samples
   // that can, so that ranks stay together; without gradients, as in evaluation, it is left out. A

@@ -49,13 +49,13 @@ struct SplitOptions {
   // The class of each sample, [N] int64: every part gets its fraction of each class, give or take
   // a sample or two. Undefined: parts are random. A class with fewer samples than there are parts
   // is warned of, as it is not in all of them.
-  at::Tensor labels = {};
+  at::Tensor labels{};
 };
 
 struct FoldOptions {
   bool shuffle = true;  // false: samples are taken in the order of the dataset
   int64_t seed = 0;
-  at::Tensor labels = {};  // as SplitOptions
+  at::Tensor labels{};  // as SplitOptions
 };
 
 namespace datasets {

@@ -28,7 +28,7 @@ using Shared = SharedWithWorkers<StreamLoaderOptions>;
 template <class E>
 struct Worker {
   StreamRemainders left;
-  std::unique_ptr<StreamReader<E>> reader = {};  // of the first of them
+  std::unique_ptr<StreamReader<E>> reader{};  // of the first of them
 };
 
 // What a worker returns in its turn; no data at the end of all that it reads.
@@ -37,7 +37,7 @@ struct Turn {
   std::optional<Data> data;
   int64_t samples = 0;
   int64_t examples = 0;  // those too that cannot be read
-  StreamRemainders left = {};
+  StreamRemainders left{};
 };
 
 // Call it in a handler. Rethrows the exception, unless bad examples are skipped and some recent

@@ -23,7 +23,7 @@ struct SamplerIdentity {
   int64_t global_batch = 0;  // the sum of the shares; 0: no shares
   int64_t share = 0;         // this rank's
   int64_t share_begin = 0;   // the sum of the shares before it
-  std::string order = {};    // its name, and how batches are cut if not by numbers
+  std::string order{};       // its name, and how batches are cut if not by numbers
 
   bool operator==(const SamplerIdentity&) const = default;
 

@@ -24,9 +24,9 @@ struct StreamLoaderOptions {
   bool pin_memory = true;  // as DataLoaderOptions
   // Threads, each with its own part. Unset: 1 on a GPU, 0 on the CPU. 0: the training thread reads
   // the only part, which is the same as that of 1.
-  std::optional<int> workers = {};
+  std::optional<int> workers{};
   int64_t ahead = 0;  // batches prepared ahead; 0: two per worker
-  std::optional<milliseconds> timeout = {};
+  std::optional<milliseconds> timeout{};
   bool skip_bad = false;  // skip examples that cannot be read, and count them
   bool check_weight = true;
   int64_t seed = 0;  // the same on every rank

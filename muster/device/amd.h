@@ -11,17 +11,17 @@ namespace muster {
 
 struct AmdOptions {
   GpuDetail detail = GpuDetail::placement;
-  bool links = false;        // also how the GPUs are joined by Infinity Fabric
-  std::string sysroot = {};  // the folder that holds sys/; empty: this machine's
+  bool links = false;     // also how the GPUs are joined by Infinity Fabric
+  std::string sysroot{};  // the folder that holds sys/; empty: this machine's
 };
 
 struct AmdReport {
-  Gpus gpus = {};
+  Gpus gpus{};
   // links[i][j] joins gpus[i] and gpus[j] by xGMI; other pairs are LinkKind::unknown. Empty unless
   // asked for.
-  LinkMatrix links = {};
-  std::string driver_version = {};  // of amdgpu, where the module tells
-  std::string note = {};  // why there are no GPUs though the driver is loaded, in one line
+  LinkMatrix links{};
+  std::string driver_version{};  // of amdgpu, where the module tells
+  std::string note{};            // why there are no GPUs though the driver is loaded, in one line
 };
 
 // The GPUs that this process may use, in the order in which ROCm's runtimes (ROCr, HIP) count them:

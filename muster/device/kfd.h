@@ -22,10 +22,10 @@ struct KfdLink {
 struct KfdGpu {
   int node = 0;
   uint64_t gpu_id = 0;  // KFD's own, in the names of its files
-  KfdProperties properties = {};
-  PciAddress pci = {};
+  KfdProperties properties{};
+  PciAddress pci{};
   uint64_t memory_bytes = 0;
-  std::vector<KfdLink> links = {};
+  std::vector<KfdLink> links{};
 };
 
 // Whether the driver is loaded.

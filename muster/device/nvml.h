@@ -13,21 +13,21 @@ namespace muster {
 
 struct NvmlOptions {
   GpuDetail detail = GpuDetail::placement;
-  std::string library = {};  // a file; empty: MUSTER_NVML_LIBRARY, else libnvidia-ml.so.1
-  bool links = false;        // also how the GPUs are joined
-  std::string sysroot = {};  // the folder that holds sys/ and driver_files; empty: this machine's
+  std::string library{};  // a file; empty: MUSTER_NVML_LIBRARY, else libnvidia-ml.so.1
+  bool links = false;     // also how the GPUs are joined
+  std::string sysroot{};  // the folder that holds sys/ and driver_files; empty: this machine's
   // Where none of these is there, no driver is loaded and the library is not even looked for. Not
   // asked when the library is named.
   Strings driver_files = {"/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg"};
 };
 
 struct NvmlReport {
-  Gpus gpus = {};  // in NVML's order, which is PCI order
+  Gpus gpus{};  // in NVML's order, which is PCI order
   // links[i][j] joins gpus[i] and gpus[j], as far as NVML tells. Empty unless asked for.
-  LinkMatrix links = {};
-  std::string driver_version = {};  // "570.86.15"
-  std::string note = {};            // why there are no GPUs, in one line; empty when there are
-  bool has_driver = true;           // or files of one
+  LinkMatrix links{};
+  std::string driver_version{};  // "570.86.15"
+  std::string note{};            // why there are no GPUs, in one line; empty when there are
+  bool has_driver = true;        // or files of one
 };
 
 // Every GPU of this machine, with its MIG instances; a GPU that answers with an error is kept, with

@@ -12,11 +12,11 @@
 namespace muster {
 
 struct PciPlace {
-  std::optional<int> numa_node = {};  // nothing: the firmware does not tell
-  std::string near_cpus = {};         // "0-31,64-95"; empty: not known
+  std::optional<int> numa_node{};  // nothing: the firmware does not tell
+  std::string near_cpus{};         // "0-31,64-95"; empty: not known
   // From the host bridge down: "pci0000:80", "0000:80:01.0", …, the device itself. Empty: not
   // known.
-  Strings path = {};
+  Strings path{};
 };
 
 // The place of one device; what sysfs does not tell stays empty. `sysroot`: a folder that holds

@@ -16,11 +16,11 @@ namespace muster {
 struct ProbeOptions {
   int cpu_slots = 0;          // 0: MUSTER_CPU_SLOTS, else kDefaultCpuSlots
   bool gpus = true;           // false: do not look for GPUs, for jobs that want none
-  GpuDetail detail = {};      // of each GPU
+  GpuDetail detail{};         // of each GPU
   bool links = false;         // also Host::nics, gpu_links and nic_links: for the policy "topology"
   bool cpu_topology = false;  // also Host::cores: for binding
-  std::string sysroot = {};   // the folder with a captured machine's sys/; empty: this machine's
-  NvmlOptions nvml = {};      // its detail, links and sysroot are those above
+  std::string sysroot{};      // the folder with a captured machine's sys/; empty: this machine's
+  NvmlOptions nvml{};         // its detail, links and sysroot are those above
 };
 
 inline constexpr int kDefaultCpuSlots = 2;

@@ -65,7 +65,7 @@ VisibleEntry parse_entry(const std::string& text, VisibleEntry::Kind list_kind) 
 struct Match {
   size_t gpu = 0;
   size_t instance = 0;  // of MIG
-  std::string problem = {};
+  std::string problem{};
 };
 
 Indices nvidia_gpus(const Gpus& gpus, const auto& fits) {

@@ -60,8 +60,8 @@ VisibleDevices visible_devices(const Gpus& gpus, std::string_view text);
 struct VisibilityMasks {
   std::optional<std::string> cuda =
       {};  // CUDA_VISIBLE_DEVICES; HIP reads it where its own is unset or empty
-  std::optional<std::string> rocr = {};  // ROCR_VISIBLE_DEVICES
-  std::optional<std::string> hip = {};   // HIP_VISIBLE_DEVICES
+  std::optional<std::string> rocr{};  // ROCR_VISIBLE_DEVICES
+  std::optional<std::string> hip{};   // HIP_VISIBLE_DEVICES
   bool operator==(const VisibilityMasks&) const = default;
 };
 

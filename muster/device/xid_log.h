@@ -12,9 +12,9 @@
 namespace muster {
 
 struct XidError {
-  PciAddress pci = {};          // "0000:3b:00.0"
+  PciAddress pci{};             // "0000:3b:00.0"
   int number = 0;               // 79
-  std::string text = {};        // "GPU has fallen off the bus."; printable
+  std::string text{};           // "GPU has fallen off the bus."; printable
   int64_t at_microseconds = 0;  // of the kernel's clock
   bool operator==(const XidError&) const = default;
 };

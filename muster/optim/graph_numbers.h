@@ -13,13 +13,13 @@
 namespace muster::optim {
 
 struct GraphNumbers {
-  Tensors rates = {};  // of each group, float32
+  Tensors rates{};  // of each group, float32
   struct Count {
-    Tensor steps = {};          // float32
+    Tensor steps{};             // float32
     void* parameter = nullptr;  // one that the graph steps on, if any has taken so many
   };
-  std::map<int64_t, Count> counts = {};  // by the number at the capture
-  std::vector<void*> parameters = {};    // that the graph steps on
+  std::map<int64_t, Count> counts{};  // by the number at the capture
+  std::vector<void*> parameters{};    // that the graph steps on
 };
 
 // Where the tensor's values are, which a graph remembers. 0: nowhere.

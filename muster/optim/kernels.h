@@ -18,8 +18,8 @@ namespace muster::optim {
 
 // How a step is taken.
 struct StepKind {
-  Tensor left_out = {};  // steps that the device has left out and the state counts; may be none
-  std::optional<Tensor> found = {};     // 1: the step is left out
+  Tensor left_out{};  // steps that the device has left out and the state counts; may be none
+  std::optional<Tensor> found{};        // 1: the step is left out
   bool rounds_rates = false;            // to float32
   const GraphNumbers* graph = nullptr;  // of a capture: the state counts nothing
 };

@@ -32,8 +32,8 @@ namespace muster::optim {
 
 // Steps that the device has left out and the state still counts.
 struct LeftOut {
-  at::Tensor steps = {};                       // how many, on the device
-  std::deque<std::vector<void*>> recent = {};  // the parameters of the last steps
+  at::Tensor steps{};                       // how many, on the device
+  std::deque<std::vector<void*>> recent{};  // the parameters of the last steps
 };
 
 // One of torch::optim's classes, with a step in one kernel.

@@ -47,7 +47,7 @@ class MarkedTensors {
   struct Mark {
     c10::weak_intrusive_ptr<TensorImpl> tensor;
     int count = 0;
-    Ints numbers = {};  // of ranks
+    Ints numbers{};  // of ranks
   };
 
   // A tensor without a mark has none of what a mark says.

@@ -18,8 +18,8 @@ Request checked_request(const Inventory& inventory, Request request);
 // A host of the job, and how many ranks were asked for there.
 struct JobHost {
   const Host* host = nullptr;
-  std::optional<int> nproc = {};
-  VisibilityMasks masks = {};
+  std::optional<int> nproc{};
+  VisibilityMasks masks{};
 };
 using JobHosts = std::vector<JobHost>;
 

@@ -13,8 +13,8 @@
 namespace muster {
 
 struct HostGpus {
-  UsableGpus usable = {};
-  std::vector<UsableGpu> selected = {};
+  UsableGpus usable{};
+  std::vector<UsableGpu> selected{};
   bool named = true;  // --gpus means this host, by its name or because it names none
 };
 

@@ -38,7 +38,7 @@ int64_t num_parameters(const ModelSizes& model);
 enum class Sharding { none, optimizer, gradients, all };
 
 struct ModelDivision {
-  std::string name = {};  // "ZeRO-1"
+  std::string name{};  // "ZeRO-1"
   Sharding sharding = Sharding::none;
   int data = 1;  // ranks along each axis
   int pipeline = 1;

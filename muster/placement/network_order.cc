@@ -56,7 +56,7 @@ class Switch {
  private:
   // Either a switch or a host.
   struct Below {
-    std::unique_ptr<Switch> node = {};
+    std::unique_ptr<Switch> node{};
     size_t host = 0;
   };
 

@@ -35,11 +35,11 @@ struct DeviceAssignment {
   Kind kind = Kind::cpu;
   int cpu_slot = 0;  // kind == cpu
   Vendor vendor = Vendor::nvidia;
-  GpuUuid uuid = {};  // this and the rest: kind == gpu; a MIG instance has its own
-  GpuIndex index = {};
-  PciAddress pci = {};
-  std::string model = {};    // as CUDA names it; an instance's is "… MIG 1g.5gb"
-  CudaOrdinal ordinal = {};  // what the rank's process will see
+  GpuUuid uuid{};  // this and the rest: kind == gpu; a MIG instance has its own
+  GpuIndex index{};
+  PciAddress pci{};
+  std::string model{};    // as CUDA names it; an instance's is "… MIG 1g.5gb"
+  CudaOrdinal ordinal{};  // what the rank's process will see
 
   bool is_gpu() const { return kind == Kind::gpu; }
 
@@ -57,14 +57,14 @@ struct RankPlan {
   int rank = 0;
   int local_rank = 0;
   int host_index = 0;  // index among the job's hosts, which Request::hosts may select and order
-  std::string host = {};
-  DeviceAssignment device = {};
-  std::vector<DeviceAssignment> more_devices = {};  // further GPUs of this rank, of the same vendor
-  std::optional<int> numa_node = {};
-  std::string cpus = {};    // near the device, "0-31,64-95"; empty: unknown
+  std::string host{};
+  DeviceAssignment device{};
+  std::vector<DeviceAssignment> more_devices{};  // further GPUs of this rank, of the same vendor
+  std::optional<int> numa_node{};
+  std::string cpus{};       // near the device, "0-31,64-95"; empty: unknown
   bool bind_cpus = false;   // the launcher binds the rank to `cpus`
   int64_t batch_share = 0;  // samples of each global batch; 0: no global batch given
-  std::string reason = {};  // "sequential: 3 of 4 GPUs"
+  std::string reason{};     // "sequential: 3 of 4 GPUs"
   bool operator==(const RankPlan&) const = default;
 };
 
@@ -73,30 +73,30 @@ std::string gpu_numbers(const RankPlan& rank);
 
 // What one host's part of a plan says of the whole: as much as its ranks need.
 struct PlanPart {
-  int first_rank = 0;        // of the part; its other ranks follow
-  int world_size = 0;        // the whole plan's, as all that follows
-  int hosts_before = 0;      // hosts with ranks that stand before this one
-  int num_hosts = 0;         // hosts with ranks
-  bool own_gpus = false;     // all_own_gpus (plan_part.h)
-  Int64s batch_shares = {};  // of each rank; empty: no global batch
-  std::string digest = {};   // equal plans for the same hosts have the same
+  int first_rank = 0;     // of the part; its other ranks follow
+  int world_size = 0;     // the whole plan's, as all that follows
+  int hosts_before = 0;   // hosts with ranks that stand before this one
+  int num_hosts = 0;      // hosts with ranks
+  bool own_gpus = false;  // all_own_gpus (plan_part.h)
+  Int64s batch_shares{};  // of each rank; empty: no global batch
+  std::string digest{};   // equal plans for the same hosts have the same
   bool operator==(const PlanPart&) const = default;
 };
 
 struct Plan {
-  std::string policy = {};
-  MeshShape mesh = {};       // of all ranks; no axes if none was requested
+  std::string policy{};
+  MeshShape mesh{};          // of all ranks; no axes if none was requested
   int64_t global_batch = 0;  // the sum of all shares
   Visibility visibility = Visibility::job;
   bool simulated = false;
-  std::vector<RankPlan> ranks = {};  // in rank order; a host's ranks are contiguous, hosts in order
-  Strings notes = {};                // for the user: "no GPU (…): 2 CPU slots, …"
+  std::vector<RankPlan> ranks{};  // in rank order; a host's ranks are contiguous, hosts in order
+  Strings notes{};                // for the user: "no GPU (…): 2 CPU slots, …"
   // Those of the notes that tell of ranks that are elsewhere than was asked for: never to be left
   // out.
-  Strings warnings = {};
+  Strings warnings{};
   // The ranks are those of one host, as it gets them where a job has several. Nothing: the plan is
   // whole.
-  std::optional<PlanPart> part = {};
+  std::optional<PlanPart> part{};
   bool operator==(const Plan&) const = default;
 };
 

@@ -18,7 +18,7 @@ struct HostRanks {
   int host_index = 0;
   int first_rank = 0;
   int hosts_before = 0;  // with ranks
-  std::vector<RankPlan> ranks = {};
+  std::vector<RankPlan> ranks{};
 };
 
 // In one line. Throws: as plan_from_json.

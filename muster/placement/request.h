@@ -52,51 +52,51 @@ NumaBinding parse_numa_binding(std::string_view text);
 inline constexpr int kMostRanksOfHost = 1'000'000;
 
 struct HostRequest {  // one entry of --hosts
-  std::string name = {};
-  std::optional<int> nproc = {};  // nothing: Request::nproc_per_node
+  std::string name{};
+  std::optional<int> nproc{};  // nothing: Request::nproc_per_node
   // what the host's own environment hides; nothing: Request::masks
-  std::optional<VisibilityMasks> masks = {};
+  std::optional<VisibilityMasks> masks{};
 };
 
 struct Request {
-  std::optional<int> nproc_per_node = {};  // nothing: one rank per device
+  std::optional<int> nproc_per_node{};  // nothing: one rank per device
   bool cpu_only = false;  // nproc-per-node "cpu": use CPU slots even if there are GPUs
   bool gpu_only = false;  // nproc-per-node "gpu": it is an error if there are no GPUs
-  Selection gpus = {};    // GPUs to use
+  Selection gpus{};       // GPUs to use
   int gpus_per_rank =
       1;  // for processes that drive several; a rank's are next to each other in the policy's order
   // A policy's name (policy.h). Empty: "list" with `map`, `map_of` or `choose`, "memory" with
   // `rank_memory_bytes`, "mesh" with `mesh`, "fastest" with `scores` for nothing else, else
   // "sequential".
-  std::string policy = {};
-  Ints map = {};  // policy "list": GPU index of each local rank, on every host
+  std::string policy{};
+  Ints map{};  // policy "list": GPU index of each local rank, on every host
   // `map` for one host, as `muster run --map-command` tells it: from the indices of the host's
   // selected GPUs, and the number of ranks that was asked for there. Called several times for a
   // host.
-  std::function<Ints(const Host& host, const Ints& gpus, std::optional<int> num_ranks)> map_of = {};
+  std::function<Ints(const Host& host, const Ints& gpus, std::optional<int> num_ranks)> map_of{};
   // `map` as a function, called once per host with GPUs; returns one index per rank on that host.
-  std::function<Ints(const Host& host, int num_ranks)> choose = {};
+  std::function<Ints(const Host& host, int num_ranks)> choose{};
   // Of the inventory, in this order. Empty: all, in the order of the network where `switches` tells
   // it.
-  std::vector<HostRequest> hosts = {};
-  SwitchPaths switches = {};  // the network above the hosts; empty: not known
+  std::vector<HostRequest> hosts{};
+  SwitchPaths switches{};  // the network above the hosts; empty: not known
   // Relative speed of a GPU, found by its UUID, "host:index", index ("3") or model, whichever is
   // listed first in this sequence. Higher is faster; only ratios matter. A MIG instance has a UUID
   // and a model ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"); a CPU slot is "host:cpu" or "cpu".
-  std::map<std::string, double> scores = {};
+  std::map<std::string, double> scores{};
   // Free memory that each local rank needs on its GPU; the last value repeats. No policy gives a
   // rank less.
-  std::vector<uint64_t> rank_memory_bytes = {};
+  std::vector<uint64_t> rank_memory_bytes{};
   // The ranks as a grid; one size may be -1: the remaining ranks. It sets the number of ranks if
   // nothing else does.
-  MeshAxes mesh = {};
+  MeshAxes mesh{};
   int64_t global_batch = 0;  // samples per step over all ranks; 0: not given
   NumaBinding numa_binding = NumaBinding::none;
   Surplus surplus = Surplus::error;
   Visibility visibility = Visibility::job;
   // What the outer environment hides, on every host. The masks belong to this machine: leave them
   // out with an inventory from a file.
-  VisibilityMasks masks = {};
+  VisibilityMasks masks{};
 };
 
 }  // namespace muster

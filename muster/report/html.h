@@ -12,11 +12,11 @@
 namespace muster {
 
 struct PageHead {
-  std::string title = {};
-  std::string outcome = {};  // in a word, as a badge beside the title
-  std::string kind = {};     // the badge's class: "good", "bad", "warn" or "idle"
-  std::string line = {};     // below the title
-  Strings problems = {};     // what could not be read, a line each
+  std::string title{};
+  std::string outcome{};  // in a word, as a badge beside the title
+  std::string kind{};     // the badge's class: "good", "bad", "warn" or "idle"
+  std::string line{};     // below the title
+  Strings problems{};     // what could not be read, a line each
 };
 
 // The page's beginning, with all of its style: it loads nothing, and nothing in it can run.
@@ -27,10 +27,10 @@ std::string page_end(const std::string& folder);
 std::string html_lines(std::string_view text);
 
 struct Tile {
-  std::string label = {};
-  std::string value = {};
-  std::string note = {};  // below, smaller
-  std::string kind = {};  // a class: "good", "bad", "warn" or none
+  std::string label{};
+  std::string value{};
+  std::string note{};  // below, smaller
+  std::string kind{};  // a class: "good", "bad", "warn" or none
 };
 std::string html_tiles(const std::vector<Tile>& tiles);
 
@@ -46,8 +46,8 @@ std::string html_table(const TableColumns& columns, const TableRows& rows, size_
 
 // Names and values, side by side. Empty values are left out.
 struct Fact {
-  std::string name = {};
-  std::string value = {};
+  std::string name{};
+  std::string value{};
   bool code = false;  // a command or a path
 };
 std::string html_facts(const std::vector<Fact>& facts);

@@ -15,25 +15,25 @@
 namespace muster {
 
 struct JobFailure {
-  std::string time = {};
+  std::string time{};
   int attempt = 0;
-  std::optional<int> exit_code = {};
-  std::string fault = {};
-  RankExits exits = {};   // the first to fail before the others
-  std::string card = {};  // what the launcher printed
+  std::optional<int> exit_code{};
+  std::string fault{};
+  RankExits exits{};   // the first to fail before the others
+  std::string card{};  // what the launcher printed
 };
 
 struct JobRun {
-  std::string folder = {};  // absolute
-  RunRecord record = {};    // without launches if the folder has no record
-  std::optional<Plan> plan = {};
-  std::optional<JobFailure> failure = {};
-  MetricsFile metrics = {};
-  bool goes_on = false;      // a launcher of this host runs it
-  int64_t now_ns = 0;        // by this host's monotonic clock
-  ActivityViews ranks = {};  // of the last attempt, by rank
-  Strings divergences = {};  // of ranks from the others' calls, a sentence each
-  Strings problems = {};     // what could not be read, a line each
+  std::string folder{};  // absolute
+  RunRecord record{};    // without launches if the folder has no record
+  std::optional<Plan> plan{};
+  std::optional<JobFailure> failure{};
+  MetricsFile metrics{};
+  bool goes_on = false;   // a launcher of this host runs it
+  int64_t now_ns = 0;     // by this host's monotonic clock
+  ActivityViews ranks{};  // of the last attempt, by rank
+  Strings divergences{};  // of ranks from the others' calls, a sentence each
+  Strings problems{};     // what could not be read, a line each
 
   const LaunchRecord* last_launch() const {
     return record.launches.empty() ? nullptr : &record.launches.back();

@@ -22,8 +22,8 @@ struct SeriesPoint {
 using SeriesPoints = std::vector<SeriesPoint>;
 
 struct Series {
-  std::string name = {};
-  SeriesPoints points = {};
+  std::string name{};
+  SeriesPoints points{};
   int64_t num_values = 0;
   int64_t num_missing = 0;  // null or a text, as what is not finite is written
   double first = 0;
@@ -49,8 +49,8 @@ struct MetricsFile {
   int64_t num_broken = 0;    // lines that are no JSON object
   int64_t first_broken = 0;  // the number of the first of them, from 1
   size_t series_left_out = 0;
-  bool cut = false;                 // the file is longer than the limit
-  std::vector<Series> series = {};  // in the order in which they were met
+  bool cut = false;              // the file is longer than the limit
+  std::vector<Series> series{};  // in the order in which they were met
 };
 
 // Reads the numbers of each line's object, and those of objects in it as "outer.inner". A file that

@@ -19,7 +19,7 @@ double seconds_between(int64_t begin_ns, int64_t end_ns);
 // Seconds of the main thread by Category until `now_ns`.
 struct TimeShares {
   double total = 0;
-  std::array<double, kActivityCategories> seconds = {};
+  std::array<double, kActivityCategories> seconds{};
   double of(Category category) const { return seconds.at(index_of(category)); }
 };
 TimeShares time_shares(const ActivityView& view, int64_t now_ns);

@@ -136,7 +136,7 @@ struct CallBar {
 
 struct RankTrack {
   const ActivityView* view = nullptr;
-  std::vector<CallBar> bars = {};
+  std::vector<CallBar> bars{};
 };
 
 // The sum is made of doubles, for a file may hold any numbers.
@@ -256,7 +256,7 @@ std::string collectives_tracks(const JobRun& run) {
 
 // The calls of all ranks with one operation, type and shape. Times in seconds.
 struct KindOfCall {
-  std::string text = {};
+  std::string text{};
   size_t count = 0;
   size_t not_ended = 0;
   double total = 0;

@@ -7,8 +7,8 @@
 namespace muster {
 
 struct RunReport {
-  std::string html = {};
-  std::string json = {};
+  std::string html{};
+  std::string json{};
 };
 
 // `folder`: a job's (muster run) or that of a run of tasks (muster tasks); absolute. What is

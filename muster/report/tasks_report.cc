@@ -24,8 +24,8 @@ bool names_any(const std::string& name, std::initializer_list<const char*> parts
 }
 
 struct FieldRange {
-  std::optional<BestTask> lowest = {};
-  std::optional<BestTask> highest = {};
+  std::optional<BestTask> lowest{};
+  std::optional<BestTask> highest{};
   bool all_numbers = true;  // one that is not finite counts as a number too
 };
 

@@ -15,15 +15,15 @@
 namespace muster {
 
 struct TasksReport {
-  std::string folder = {};
-  TaskFile file = {};
-  JournalState state = {};
-  Strings problems = {};
+  std::string folder{};
+  TaskFile file{};
+  JournalState state{};
+  Strings problems{};
 };
 
 // The task with the best value of one field of the results.
 struct BestTask {
-  std::string field = {};
+  std::string field{};
   bool highest = false;  // else the lowest is meant
   bool by_name = false;  // the field's name tells which end is the better one
   double value = 0;

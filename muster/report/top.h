@@ -23,39 +23,39 @@ namespace muster {
 // (on another host, which has not answered yet), "not seen".
 struct TopRank {
   int rank = 0;
-  std::string host = {};
-  std::string device = {};  // "GPU 3", "cpu:0"
-  std::string state = {};
+  std::string host{};
+  std::string device{};  // "GPU 3", "cpu:0"
+  std::string state{};
   int pid = 0;  // on this host; 0: not seen here
-  std::optional<int> gpu_percent = {};
-  std::optional<uint64_t> gpu_used_bytes = {};
-  std::optional<uint64_t> gpu_total_bytes = {};
-  std::optional<double> cpu_percent = {};  // 100: one core
-  std::optional<uint64_t> memory_bytes = {};
-  std::optional<int64_t> step = {};
+  std::optional<int> gpu_percent{};
+  std::optional<uint64_t> gpu_used_bytes{};
+  std::optional<uint64_t> gpu_total_bytes{};
+  std::optional<double> cpu_percent{};  // 100: one core
+  std::optional<uint64_t> memory_bytes{};
+  std::optional<int64_t> step{};
   // Since the last sample that saw a step; before one has, since the start.
-  std::optional<double> seconds_per_step = {};
-  std::optional<double> samples_per_second = {};
-  std::optional<double> loss = {};
-  std::string doing = {};  // "step > backward"
-  std::optional<double> doing_seconds = {};
-  std::string last_call = {};
-  std::optional<double> last_call_seconds = {};  // since its end
+  std::optional<double> seconds_per_step{};
+  std::optional<double> samples_per_second{};
+  std::optional<double> loss{};
+  std::string doing{};  // "step > backward"
+  std::optional<double> doing_seconds{};
+  std::string last_call{};
+  std::optional<double> last_call_seconds{};  // since its end
 };
 using TopRanks = std::vector<TopRank>;
 
 struct TopView {
-  std::string title = {};
-  std::string run_dir = {};
-  std::string id = {};
+  std::string title{};
+  std::string run_dir{};
+  std::string id{};
   bool running = false;
-  std::string outcome = {};  // of one that does not run
-  double seconds = 0;        // since the launch, or that it took
+  std::string outcome{};  // of one that does not run
+  double seconds = 0;     // since the launch, or that it took
   int attempt = 0;
-  TopRanks ranks = {};
+  TopRanks ranks{};
   bool has_whole_plan = true;  // a host that is not the first reads it when asked
-  Strings unseen_hosts = {};   // nothing is known here of their ranks
-  Strings problems = {};
+  Strings unseen_hosts{};      // nothing is known here of their ranks
+  Strings problems{};
 
   bool hosts_have_answered() const;  // all of them
 };

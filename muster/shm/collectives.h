@@ -39,10 +39,10 @@ struct Request {
   Type type = Type::other;
   int root = 0;
   uint64_t count = 0;  // elements of a part
-  std::vector<Part> in = {};
-  std::vector<Part> out = {};
+  std::vector<Part> in{};
+  std::vector<Part> out{};
   int64_t num_dims = -1;  // of a part's tensor, to compare and for messages; -1: not told
-  std::array<int64_t, kComparedDims> dims = {};
+  std::array<int64_t, kComparedDims> dims{};
   int64_t number = -1;  // to compare; -1: none
 
   size_t part_bytes() const { return count * size_of(type); }

@@ -46,9 +46,9 @@ class EndWatch : NoCopy {
  private:
   struct Source {
     pid_t pid = 0;  // 0: a connection
-    Fd process = {};
+    Fd process{};
     int fd = -1;  // readable at the end
-    std::map<Watcher, OnEnd> watchers = {};
+    std::map<Watcher, OnEnd> watchers{};
   };
   using Sources = std::map<uint64_t, Source>;
 

@@ -54,7 +54,7 @@ std::byte* map_whole(int fd, size_t bytes) {
 
 // The largest file that this process may make.
 rlim_t file_limit() {
-  rlimit limit = {};
+  rlimit limit{};
   return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 

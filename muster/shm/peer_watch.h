@@ -34,7 +34,7 @@ class PeerWatch : NoCopy {
   // This team's watchers, which are forgotten with it.
   struct Watchers {
     std::shared_ptr<EndWatch> watch = EndWatch::of_this_process();
-    std::vector<EndWatch::Watcher> numbers = {};
+    std::vector<EndWatch::Watcher> numbers{};
     ~Watchers();
   };
 

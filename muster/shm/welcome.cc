@@ -55,7 +55,7 @@ void check_parts(const Layout& layout) {
 // Rank 0 says how the memory is laid out, and the kernel says how much of it there is. The parts
 // are compared first, and nobody has more than kMostBytes, so that their sum does not overflow.
 void check_memory(const Fd& memory, const Layout& layout) {
-  struct stat info = {};
+  struct stat info{};
   const bool known = ::fstat(memory.get(), &info) == 0;
   const size_t size = known ? std::min<size_t>(info.st_size, kMostBytes) : 0;
   const size_t most = size / layout.ranks();

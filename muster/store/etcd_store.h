@@ -18,8 +18,8 @@
 namespace muster {
 
 struct EtcdStoreOptions {
-  HttpOptions http = {};
-  std::string job = {};          // keys are muster/<job>/<key>
+  HttpOptions http{};
+  std::string job{};             // keys are muster/<job>/<key>
   milliseconds patience{5'000};  // servers that do not answer are asked for so long
 };
 
@@ -52,7 +52,7 @@ class EtcdStore final : public Store {
 
  private:
   struct Found {
-    std::optional<std::string> value = {};
+    std::optional<std::string> value{};
     int64_t revision = 0;  // 0: there is no such key
   };
 

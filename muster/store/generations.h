@@ -16,8 +16,8 @@ namespace muster {
 // What a process that is to come to the next generation is told.
 struct Generation {
   int number = 0;
-  std::string why = {};        // for people
-  Environment variables = {};  // of the rank that it is there (generation_variables)
+  std::string why{};        // for people
+  Environment variables{};  // of the rank that it is there (generation_variables)
 };
 
 // What a process is called here: by the rank and attempt that it was started as, whatever it is by

@@ -73,8 +73,8 @@ class Http::Curl : NoCopy {
   ~Curl() { library_.cleanup(handle_); }
 
   struct Answer {
-    std::string body = {};
-    std::string error = {};  // empty: it is one
+    std::string body{};
+    std::string error{};     // empty: it is one
     bool is_servers = true;  // an error of this server's, that another may not have
   };
 

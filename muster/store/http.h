@@ -13,10 +13,10 @@
 namespace muster {
 
 struct HttpOptions {
-  Strings urls = {};           // "http://10.0.0.1:2379": servers of which each is as good
-  std::string ca_file = {};    // https: who vouches for the server; empty: the system's
-  std::string cert_file = {};  // https: who we are
-  std::string key_file = {};
+  Strings urls{};           // "http://10.0.0.1:2379": servers of which each is as good
+  std::string ca_file{};    // https: who vouches for the server; empty: the system's
+  std::string cert_file{};  // https: who we are
+  std::string key_file{};
   milliseconds connect_timeout{5'000};
   milliseconds timeout{5'000};  // of one request
 };

@@ -17,8 +17,8 @@
 namespace muster {
 
 struct RendezvousPoint {
-  std::string endpoint = {};  // "tcp://host:port"
-  Secret secret = {};
+  std::string endpoint{};  // "tcp://host:port"
+  Secret secret{};
 };
 
 // The file, as long as this lives, unless another process has replaced it.
@@ -42,8 +42,8 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path, milliseconds t
 // waited for. `options`: all but endpoint and secret. Blocking: until connected, or `timeout`.
 // Throws: as wait_for_rendezvous_file and TcpStore; timeout naming the file.
 struct FoundRendezvous {
-  RendezvousPoint point = {};
-  SharedStore store = {};
+  RendezvousPoint point{};
+  SharedStore store{};
 };
 FoundRendezvous connect_by_rendezvous_file(const std::string& path,
                                            TcpStoreOptions options,
@@ -54,7 +54,7 @@ FoundRendezvous connect_by_rendezvous_file(const std::string& path,
 // several the folder that the job was started in, which they must share. Nothing when the
 // environment tells of no such launcher, or of none whose processes have a name in common.
 struct RendezvousPlace {
-  std::string path = {};
+  std::string path{};
   bool one_host = false;  // all of them are here
 };
 std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string& who);
@@ -63,8 +63,8 @@ std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string
 // long as it keeps the store. `address`: where to serve. Blocking: until there, or `timeout`.
 // Throws: as RendezvousFile, wait_for_rendezvous_file, TcpStore.
 struct RendezvousStore {
-  SharedStore store = {};
-  std::string host = {};  // where it is served
+  SharedStore store{};
+  std::string host{};  // where it is served
 };
 RendezvousStore rendezvous_by_file(const std::string& path,
                                    bool serve,

@@ -30,7 +30,7 @@ struct TcpStoreOptions {
   // The server listens already, or is gone: then it is not waited for.
   bool is_served = false;
   // To connect later on; nothing: the timeout.
-  std::optional<milliseconds> reconnect = {};
+  std::optional<milliseconds> reconnect{};
 };
 
 class TcpStore final : public Store {

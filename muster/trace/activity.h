@@ -35,13 +35,13 @@ struct ActivityOwner {
   int rank = 0;
   int world_size = 1;
   int attempt = 0;
-  std::string device = {};
+  std::string device{};
 };
 
 struct ActivitySoftware {
-  std::string libtorch = {};     // "2.15.0"
-  std::string backend = {};      // "nccl"
-  std::string device_name = {};  // "NVIDIA H100 80GB HBM3"
+  std::string libtorch{};     // "2.15.0"
+  std::string backend{};      // "nccl"
+  std::string device_name{};  // "NVIDIA H100 80GB HBM3"
 };
 
 class Activity : NoCopy {

@@ -15,7 +15,7 @@ namespace muster {
 struct ActivityTimes {
   uint32_t category = 0;  // since since_ns
   int64_t since_ns = 0;
-  std::array<int64_t, kActivityCategories> totals_ns = {};  // until since_ns
+  std::array<int64_t, kActivityCategories> totals_ns{};  // until since_ns
   bool is_of_one_moment = false;
 
   // What the header has now. The totals say until when they count, so that no time is in them and

@@ -16,11 +16,11 @@ namespace muster {
 
 struct RankTimes {
   int rank = 0;
-  std::string host = {};
-  std::string device = {};
+  std::string host{};
+  std::string device{};
   int64_t steps = 0;
   // By Category, from the rank's beginning to its end.
-  std::array<double, kActivityCategories> seconds = {};
+  std::array<double, kActivityCategories> seconds{};
 
   double all() const;
   double own() const;  // without waiting for other ranks
@@ -31,8 +31,8 @@ struct RankTimes {
 };
 
 struct Breakdown {
-  std::vector<RankTimes> ranks = {};
-  std::array<double, kActivityCategories> shares = {};  // of the time of all ranks; together 1
+  std::vector<RankTimes> ranks{};
+  std::array<double, kActivityCategories> shares{};  // of the time of all ranks; together 1
 
   // The rank that the others wait for: whose own time is longest, where that is more than a
   // twentieth longer than the median's. Why: the category that most of it is in.
@@ -42,7 +42,7 @@ struct Breakdown {
     double seconds_a_step = 0;  // that it takes longer than the median
     double ratio = 1;           // of its own time to the median
   };
-  std::optional<Straggler> straggler = {};
+  std::optional<Straggler> straggler{};
 
   // "460 steps of 2 ranks: compute 78 %, communication 8 %, …", and a second line for the
   // straggler.

@@ -21,15 +21,15 @@ struct Divergence {
     never_ended,  // all began it; `ranks` have not ended it, others have
   };
   Kind kind = Kind::never_began;
-  std::string group = {};   // "world"
-  int64_t sequence = 0;     // of the collective in the group
-  std::string call = {};    // the others': "all_reduce #41 f32[1000]"
-  std::string theirs = {};  // of `ranks`, where it is another
-  Ints ranks = {};
-  Ints others = {};
+  std::string group{};   // "world"
+  int64_t sequence = 0;  // of the collective in the group
+  std::string call{};    // the others': "all_reduce #41 f32[1000]"
+  std::string theirs{};  // of `ranks`, where it is another
+  Ints ranks{};
+  Ints others{};
   int64_t unix_ns = 0;  // when the first of the others began it
   // The span that the first of `ranks` was in when it was last seen, and its last call.
-  std::string where = {};
+  std::string where{};
 
   // "rank 2 left the common path first: it never began all_reduce #41 f32[1000] of world, which
   // rank(s) 0, 1 began; it was in tokenize; last all_reduce #40 f32[1000]".

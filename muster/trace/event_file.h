@@ -44,7 +44,7 @@ class TraceEventFile : NoCopy {
   EventHeader* header_ = nullptr;
   std::atomic<uint64_t> count_ = 0;
   std::mutex growing_;
-  std::array<std::atomic<TraceEvent*>, kEventChunks> chunks_ = {};
+  std::array<std::atomic<TraceEvent*>, kEventChunks> chunks_{};
 };
 
 // "RUN_DIR/trace/ATTEMPT/RANK".

@@ -44,7 +44,7 @@ Strings fresh_host_samples(const std::string& run_dir);
 // Ranks by their activity files, RUN_DIR/activity/<attempt>/<rank>.
 struct LateRequest {
   int attempt = 0;
-  Ints ranks = {};
+  Ints ranks{};
   bool operator==(const LateRequest&) const = default;
 };
 

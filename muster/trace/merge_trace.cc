@@ -82,7 +82,7 @@ class EventReader {
     for_each_whole_event(read, take);
   }
 
-  EventHeader header = {};
+  EventHeader header{};
   bool is_good = false;
 
  private:

@@ -106,7 +106,7 @@ bool is_worth_addr2line(const std::string& file) {
 
 // `address` is the frame's in this process, whose linker knows the symbols.
 void name_by_linker(NamedFrame& frame, uint64_t address) {
-  Dl_info info = {};
+  Dl_info info{};
   link_map* map = nullptr;
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   if (::dladdr1(reinterpret_cast<const void*>(address),

@@ -111,7 +111,7 @@ std::vector<uint64_t> addresses_in(const Strings& lines) {
 std::string answer_of(const std::string& activity_path,
                       milliseconds patience,
                       const std::function<bool()>& ask) {
-  struct stat status = {};
+  struct stat status{};
   const std::string answers = stack_path(activity_path);
   const size_t before = ::stat(answers.c_str(), &status) == 0 ? status.st_size : 0;
   return ask() ? await_answer(answers, before, patience) : "";

@@ -16,32 +16,32 @@
 namespace muster {
 
 struct SpanView {
-  std::string name = {};
+  std::string name{};
   Category category = Category::other;
   int64_t begin_ns = 0;
 };
 
 struct ThreadView {
   int thread = 0;
-  std::string name = {};
-  std::vector<SpanView> spans = {};  // outermost first
-  int deeper = 0;                    // within those
+  std::string name{};
+  std::vector<SpanView> spans{};  // outermost first
+  int deeper = 0;                 // within those
 
   std::string span_names() const;  // "TrainStep > backward"
 };
 
 struct CallView {
   uint64_t number = 0;  // the rank's first is 1
-  std::string group = {};
-  std::string operation = {};
+  std::string group{};
+  std::string operation{};
   int64_t sequence = 0;
-  std::string what = {};  // type and shape
+  std::string what{};  // type and shape
   int64_t bytes = 0;
   int peer = -1;  // of a message; -1: a collective
   int tag = 0;
   int thread = 0;
   int64_t begin_ns = 0;
-  std::optional<int64_t> end_ns = {};
+  std::optional<int64_t> end_ns{};
   CallState state = CallState::under_way;
 
   std::string text() const;  // "all_reduce #41 f32[1000]", "send to 3 f32[4]"
@@ -57,26 +57,26 @@ struct ActivityView {
   int64_t pid_namespace = 0;
   int64_t start_ticks = 0;  // of the process, as /proc/PID/stat has it
   int stack_signal = 0;     // that makes the process write its stack; 0: none does
-  std::string host = {};
-  std::string device = {};
-  std::string libtorch = {};  // its version; empty: nobody told, of the next two too
-  std::string backend = {};
-  std::string device_name = {};
+  std::string host{};
+  std::string device{};
+  std::string libtorch{};  // its version; empty: nobody told, of the next two too
+  std::string backend{};
+  std::string device_name{};
   int64_t unix_minus_monotonic_ns = 0;
   int64_t opened_ns = 0;
-  std::optional<int64_t> closed_ns = {};  // when the rank has left its function
+  std::optional<int64_t> closed_ns{};  // when the rank has left its function
   int64_t step = 0;
   int64_t step_ns = 0;  // when it changed last; 0: never
   int64_t steps = 0;
   int64_t samples = 0;
-  std::optional<double> loss = {};      // may be NaN
+  std::optional<double> loss{};         // may be NaN
   Category category = Category::other;  // of the main thread, since:
   int64_t category_since_ns = 0;
-  std::array<int64_t, kActivityCategories> totals_ns = {};  // by Category, without the present one
+  std::array<int64_t, kActivityCategories> totals_ns{};  // by Category, without the present one
   int main_thread = 0;
-  std::vector<ThreadView> threads = {};  // those in spans, the main thread first
-  uint64_t num_calls = 0;                // that have begun, of which the last 1024 are:
-  std::vector<CallView> calls = {};      // earliest first
+  std::vector<ThreadView> threads{};  // those in spans, the main thread first
+  uint64_t num_calls = 0;             // that have begun, of which the last 1024 are:
+  std::vector<CallView> calls{};      // earliest first
 
   const ThreadView* main() const;  // nullptr where it is in no span
   std::array<int64_t, kActivityCategories> totals_at(int64_t now_ns) const;  // with what it is in
@@ -96,7 +96,7 @@ ActivityView read_activity(const std::string& path);
 struct ActivityFile {
   int attempt = 0;
   int rank = 0;
-  std::string path = {};
+  std::string path{};
 };
 
 // The files of the last attempt, or `attempt`, by rank; empty where there is none. Ranks of other

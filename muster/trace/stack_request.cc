@@ -92,7 +92,7 @@ void answer_stack_requests_at(const std::string& activity_path) {
 
 // A program that uses the signal itself keeps it.
 void answer_stack_requests(Activity& activity) {
-  struct sigaction action = {};
+  struct sigaction action{};
   if (::sigaction(stack_signal(), nullptr, &action) != 0)
     return;
   if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL)

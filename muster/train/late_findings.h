@@ -46,7 +46,7 @@ class LateFindings {
   static constexpr size_t kLag = 8;  // more steps than a GPU takes launches ahead for
   struct Reading {
     LateRead read;
-    std::optional<News> news = {};  // once the GPU has come to it
+    std::optional<News> news{};  // once the GPU has come to it
   };
 
   Tensor leaves_out_, num_left_out_;

@@ -84,7 +84,7 @@ class Mean : public SumMetric {
 struct AccuracyOptions {
   int64_t top = 1;  // the label is right among so many likeliest classes
   // Labels with this value do not count.
-  std::optional<int64_t> ignore_index = {};
+  std::optional<int64_t> ignore_index{};
 };
 
 // The fraction of labels that are among the likeliest classes. Where a logit is NaN none is.

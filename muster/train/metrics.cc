@@ -306,7 +306,7 @@ std::string Metrics::message() {
 
 // Returns each category's share of all ranks' time; nothing if no rank has told any.
 MetricValues::Pairs Metrics::time_shares(const Strings& messages) const {
-  CategorySeconds sums = {};
+  CategorySeconds sums{};
   for (const std::string& message : messages) {
     ByteReader reader(message, "metrics of a rank");
     reader.take(message.size() - std::min(message.size(), sizeof(CategorySeconds)));

@@ -51,7 +51,7 @@ class MetricValues {
 };
 
 struct MetricsOptions {
-  std::string folder = {};   // rank 0 makes it. Default: the job's; without one, no file is written
+  std::string folder{};      // rank 0 makes it. Default: the job's; without one, no file is written
   bool tensorboard = false;  // also write an event file
 };
 
@@ -132,7 +132,7 @@ class Metrics {
     at::Tensor on_device;
     double on_host;
     double count = 0;
-    at::Tensor count_on_device = {};  // more samples, where a device has counted them
+    at::Tensor count_on_device{};  // more samples, where a device has counted them
   };
 
   // A value over all ranks.

@@ -15,7 +15,7 @@ namespace {
 struct FileLines {
   int64_t written = -1;
   bool is_told = false;  // how its training begins
-  std::optional<int64_t> cut_after = {};
+  std::optional<int64_t> cut_after{};
   bool cuts_at_first_line = false;  // whatever its number
   int64_t resumes = 0;              // those of the process that it has been cut for
 };

@@ -94,7 +94,7 @@ JobLaunch job_of_environment() {
 // before the file is made, so that who is refused leaves none. A folder that is not there gets no
 // file either.
 std::shared_ptr<const FolderLock> lock_of(const std::string& path) {
-  struct stat there = {};
+  struct stat there{};
   if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
     return nullptr;
   std::error_code error;

@@ -17,8 +17,8 @@ namespace muster::evaluation {
 
 // Tensors with a row for each index.
 struct IndexedRows {
-  Int64s indices = {};
-  Tensors outputs = {};
+  Int64s indices{};
+  Tensors outputs{};
 };
 
 class OrderedRows {

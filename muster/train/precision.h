@@ -43,7 +43,7 @@ struct PrecisionOptions {
   int64_t growth_interval = 2000;
   // The ranks that skip a step together. Needed if their gradients differ (DistributedDataParallel
   // makes them equal). It makes unscale and step collective.
-  std::optional<ProcessGroup> group = {};
+  std::optional<ProcessGroup> group{};
 };
 
 class Precision {

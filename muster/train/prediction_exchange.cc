@@ -22,9 +22,9 @@ namespace muster::evaluation {
 // What a rank tells in a round.
 struct PredictionExchange::Said {
   bool is_over = false;
-  std::vector<Int64s> shapes = {};  // of the outputs
+  std::vector<Int64s> shapes{};  // of the outputs
   Int64s indices = {}, skipped = {};
-  std::string failure = {};
+  std::string failure{};
 };
 
 namespace {

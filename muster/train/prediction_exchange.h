@@ -20,13 +20,13 @@ namespace muster::evaluation {
 struct PredictionExchangeOptions {
   int64_t dataset_size = 0;
   // The samples that this rank's loader has skipped, and those of them from before.
-  std::function<Int64s()> skipped = {};
+  std::function<Int64s()> skipped{};
   int64_t skipped_before = 0;
   // Pieces may lack the samples that were skipped, and differ in the shape of their rows. Otherwise
   // all samples are rows of one tensor.
   bool in_pieces = true;
   // Called on rank 0 with the next rows, on the CPU.
-  std::function<void(const IndexedRows&)> write = {};
+  std::function<void(const IndexedRows&)> write{};
 };
 
 class PredictionExchange {

@@ -53,27 +53,27 @@ struct TrainStepOptions {
   // on_nonfinite says. Once the scale is down to 1 such a step is an error, or goes back. Each
   // TrainStep needs its own Precision.
   Precision* precision = nullptr;
-  std::optional<double> clip_value = {};  // applied first
+  std::optional<double> clip_value{};  // applied first
   // The norm over all of the optimizers' parameters. Gradients of ignored_parameters differ between
   // ranks, so they are left out (the norm is then the same on all ranks) and clipped together by
   // their own norm.
-  std::optional<double> clip_norm = {};
+  std::optional<double> clip_norm{};
   // Replaces clip_norm if each rank has only a part of the gradients. It clips by a norm that the
   // ranks compute together, and returns the norm: [&] { return sharded.clip_grad_norm(1.0); }. All
   // ranks of `group` call it, or none.
-  std::function<at::Tensor()> clip = {};
-  Several<Schedule> schedule = {};
-  Several<Ema> ema = {};
+  std::function<at::Tensor()> clip{};
+  Several<Schedule> schedule{};
+  Several<Ema> ema{};
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   // For OnNonfinite::go_back, called on all ranks: [&] { checkpoints.go_back(10); }. Going back a
   // third time without a step in between is an error.
-  std::function<void()> go_back = {};
+  std::function<void()> go_back{};
   // Models that the loss passes through but another step trains. Their parameters get no gradients
   // meanwhile, which also saves computing and reducing these.
-  StepModels frozen = {};
+  StepModels frozen{};
   // The ranks that take a step together or not at all. Default: the group of the first wrapped
   // model.
-  std::optional<ProcessGroup> group = {};
+  std::optional<ProcessGroup> group{};
   // Says that in a job of several ranks no wrapped or sharded model averages the gradients of these
   // optimizers: another part does (LocalSGD, a parameter server, tensor parallelism), or each rank
   // trains alone.

@@ -17,7 +17,7 @@ CategorySeconds StepTimes::since_last() {
   if (activity == nullptr)
     return {};
   const auto now_ns = activity->totals();
-  CategorySeconds seconds = {};
+  CategorySeconds seconds{};
   for (const size_t i : indices_of(seconds))
     seconds[i] = 1e-9 * static_cast<double>(now_ns[i] - before_ns_[i]);
   before_ns_ = now_ns;

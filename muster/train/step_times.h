@@ -19,7 +19,7 @@ class StepTimes {
   CategorySeconds since_last();
 
  private:
-  std::array<int64_t, kActivityCategories> before_ns_ = {};
+  std::array<int64_t, kActivityCategories> before_ns_{};
 };
 
 }  // namespace muster

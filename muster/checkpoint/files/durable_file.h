@@ -14,7 +14,7 @@ namespace muster {
 struct WrittenFile {
   std::string name;  // without its folder
   uint64_t bytes = 0;
-  std::string sha256 = {};
+  std::string sha256{};
 
   bool operator==(const WrittenFile&) const = default;
 };

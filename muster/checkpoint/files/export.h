@@ -11,9 +11,9 @@
 namespace muster {
 
 struct ExportOptions {
-  std::string strip = {};   // removed from names that start with it
-  std::string prefix = {};  // then added to every name
-  bool replace = false;     // replace an existing plain file
+  std::string strip{};   // removed from names that start with it
+  std::string prefix{};  // then added to every name
+  bool replace = false;  // replace an existing plain file
 };
 
 // Writes `path` durably, completely or not at all; returns the number of tensors. `on_bytes` gets

@@ -18,7 +18,7 @@ namespace {
 struct Saved {
   SavedFolder folder;
   int64_t serial = 0;
-  std::optional<Manifest> manifest = {};  // nothing: it cannot be read
+  std::optional<Manifest> manifest{};  // nothing: it cannot be read
 };
 
 // Returns the folder's checkpoints by serial numbers, the smallest first.

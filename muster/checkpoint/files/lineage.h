@@ -16,7 +16,7 @@ namespace muster {
 
 struct SavedFolder {
   int64_t step = 0;
-  std::string path = {};
+  std::string path{};
   bool is_abandoned = false;  // of an abandoned branch
 };
 

@@ -15,16 +15,16 @@ namespace muster {
 struct ListedCheckpoint {
   int64_t step = 0;
   std::string path;
-  std::optional<int64_t> serial = {};  // how many were saved before it, from 1
-  std::string parent = {};      // "step-100", which it went on from; empty: none, or not known
-  bool is_abandoned = false;    // of a branch that the training has left by going back
-  int64_t written_seconds = 0;  // since 1970; 0: not known
-  uint64_t bytes = 0;           // on the disk
-  int world_size = 0;           // 0: not known
+  std::optional<int64_t> serial{};  // how many were saved before it, from 1
+  std::string parent{};             // "step-100", which it went on from; empty: none, or not known
+  bool is_abandoned = false;        // of a branch that the training has left by going back
+  int64_t written_seconds = 0;      // since 1970; 0: not known
+  uint64_t bytes = 0;               // on the disk
+  int world_size = 0;               // 0: not known
   std::optional<int64_t> epoch = {}, samples_seen = {};  // where the program said them
-  std::optional<CheckpointMetric> metric = {};           // likewise
+  std::optional<CheckpointMetric> metric{};              // likewise
   bool is_best = false;                                  // of its training, by the metric
-  std::string problem = {};  // why it is not whole; empty: manifest and sizes are right
+  std::string problem{};  // why it is not whole; empty: manifest and sizes are right
 };
 
 using ListedCheckpoints = std::vector<ListedCheckpoint>;

@@ -40,25 +40,25 @@ bool is_in(const SerialRanges& ranges, int64_t serial);
 
 // The number by which the checkpoints of a training are compared.
 struct CheckpointMetric {
-  std::string name = {};
+  std::string name{};
   bool larger_is_better = false;
-  std::optional<double> value = {};  // nothing: it was no finite number
+  std::optional<double> value{};  // nothing: it was no finite number
 };
 
 struct Manifest {
-  TrainingPosition position = {};
+  TrainingPosition position{};
   // How many were saved before it in this folder. (After going back, later saves may have smaller
   // steps.)
   int64_t serial = 0;
-  std::string parent = {};  // "step-100": the checkpoint resumed from or saved before; empty: none
+  std::string parent{};  // "step-100": the checkpoint resumed from or saved before; empty: none
   // The serial numbers of branches that the training abandoned by going back: they are not
   // ancestors of this checkpoint, though saved before it.
-  SerialRanges abandoned = {};
+  SerialRanges abandoned{};
   int world_size = 1;
-  std::vector<WrittenFile> files = {};
-  std::string optimizer = {};                   // OptimizerSnapshot::description, or empty
-  StringMap user = {};                          // whatever the program wants to find again
-  std::optional<CheckpointMetric> metric = {};  // of the model as it is in the checkpoint
+  std::vector<WrittenFile> files{};
+  std::string optimizer{};                   // OptimizerSnapshot::description, or empty
+  StringMap user{};                          // whatever the program wants to find again
+  std::optional<CheckpointMetric> metric{};  // of the model as it is in the checkpoint
 
   const WrittenFile* find(const std::string& file) const;
 };

@@ -27,8 +27,8 @@ struct PickledValue {
   Kind kind = Kind::none;
   int64_t number = 0;
   double real = 0;
-  std::string text = {};
-  std::vector<const PickledValue*> items = {};
+  std::string text{};
+  std::vector<const PickledValue*> items{};
 
   bool is_global(std::string_view name) const { return kind == Kind::global && text == name; }
 };

@@ -34,8 +34,8 @@ std::string to_string(const TensorEntry& entry);
 using TensorEntries = std::map<std::string, TensorEntry>;
 
 struct SafetensorsHeader {
-  TensorEntries tensors = {};
-  Metadata metadata = {};
+  TensorEntries tensors{};
+  Metadata metadata{};
 };
 
 // Gives the tensors their places, one after the other: widest elements first, so that each is

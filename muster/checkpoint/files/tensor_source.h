@@ -40,7 +40,7 @@ struct StoredPiece {
 
 struct StoredTensor {
   TensorEntry kind;  // dtype and shape of the whole tensor
-  std::vector<StoredPiece> pieces = {};
+  std::vector<StoredPiece> pieces{};
 };
 
 class TensorSource {

@@ -13,10 +13,10 @@ namespace muster {
 // A row of `muster checkpoint verify`.
 struct VerifiedFile {
   std::string checkpoint;
-  std::string file = {};  // empty: the checkpoint itself
+  std::string file{};  // empty: the checkpoint itself
   uint64_t bytes = 0;
   bool has_checksum = false;
-  std::string problem = {};  // empty: whole
+  std::string problem{};  // empty: whole
 };
 
 using VerifiedFiles = std::vector<VerifiedFile>;

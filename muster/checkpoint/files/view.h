@@ -29,9 +29,9 @@ struct ViewedFile {
 struct CheckpointView {
   std::string path;
   bool has_manifest = false;  // false: plain safetensors files
-  Manifest manifest = {};
-  std::vector<ViewedFile> files = {};
-  Strings promised = {};  // tensors that the index of a hub's folder names
+  Manifest manifest{};
+  std::vector<ViewedFile> files{};
+  Strings promised{};  // tensors that the index of a hub's folder names
 };
 
 // Looks at `path`: a checkpoint's folder, a safetensors file, or a folder of them (weight_files.h).
@@ -41,9 +41,9 @@ CheckpointView view_checkpoint(const std::string& path);
 // Tensors that belong together, in one file or in those of the ranks that wrote them.
 struct TensorSet {
   std::string name;  // "model.safetensors", however many files
-  std::vector<ViewedFile> files = {};
-  Strings promised = {};  // tensors that must be among them
-  std::string part = {};  // the part whose tensors alone are meant; empty: all
+  std::vector<ViewedFile> files{};
+  Strings promised{};  // tensors that must be among them
+  std::string part{};  // the part whose tensors alone are meant; empty: all
 
   // The tensors of a part have their own names. Throws: as TensorSource's constructor;
   // invalid_argument when a promised tensor is missing, and for a part without tensors, naming

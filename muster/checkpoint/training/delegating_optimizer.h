@@ -18,8 +18,8 @@ concept HasPart = requires(Optimizer& optimizer) {
 
 struct DelegatingOptimizer {
   const torch::optim::Optimizer* outer = nullptr;  // the program's own
-  std::function<void()> options_to_part = {};
-  std::function<void()> options_from_part = {};
+  std::function<void()> options_to_part{};
+  std::function<void()> options_from_part{};
 };
 
 }  // namespace muster

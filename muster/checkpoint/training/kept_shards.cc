@@ -68,7 +68,7 @@ Ints givers_of(const ToldShards& shards, int64_t version, int size) {
 // A version, and who gives each rank its shard of it.
 struct WholeVersion {
   int64_t version = -1;
-  Ints givers = {};
+  Ints givers{};
 };
 
 // Returns the newest version of which every rank's shard is somewhere, if there is one.

@@ -19,9 +19,9 @@ namespace muster {
 
 // Which history of a training its next states belong to.
 struct TrainingBranch {
-  std::string begun_by = {};    // the run that started the training
-  std::string path = {};        // of the checkpoint that was saved or restored last
-  SerialRanges abandoned = {};  // Manifest::abandoned of the next checkpoint
+  std::string begun_by{};    // the run that started the training
+  std::string path{};        // of the checkpoint that was saved or restored last
+  SerialRanges abandoned{};  // Manifest::abandoned of the next checkpoint
   // How often the training has gone back (Checkpoints::go_back); later states are newer, whatever
   // their step.
   int64_t goings_back = 0;

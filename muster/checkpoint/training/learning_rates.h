@@ -16,8 +16,8 @@ namespace muster {
 struct LearningRates {
   std::string name;
   const torch::optim::Optimizer* optimizer = nullptr;  // of the groups
-  std::function<Doubles()> get = {};
-  std::function<void(const Doubles&)> set = {};
+  std::function<Doubles()> get{};
+  std::function<void(const Doubles&)> set{};
 };
 
 LearningRates rates_of_optimizer(const std::string& name, torch::optim::Optimizer& optimizer);

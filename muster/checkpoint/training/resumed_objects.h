@@ -34,9 +34,9 @@ class ResumedObjects {
 
  private:
   struct Training {
-    Addresses parts = {};
+    Addresses parts{};
     int64_t step = 0;
-    Addresses restored = {};
+    Addresses restored{};
   };
 
   mutable std::mutex mutex_;

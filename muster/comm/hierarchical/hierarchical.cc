@@ -59,7 +59,7 @@ constexpr int64_t kShareBytes = 64 << 10;
 
 // One rank's place among the hosts.
 struct Place {
-  std::vector<Ints> ranks_of_hosts = {};  // hosts by their first rank
+  std::vector<Ints> ranks_of_hosts{};  // hosts by their first rank
   int host = 0;
   int local_rank = 0;
   int num_ranks = 0;

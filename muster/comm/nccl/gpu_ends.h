@@ -36,8 +36,8 @@ class GpuEnds : NoCopy {
  private:
   struct Pending {
     CallRecord record;
-    std::optional<c10::Event> reached = {};
-    WorkPtr work = {};
+    std::optional<c10::Event> reached{};
+    WorkPtr work{};
   };
   bool is_capturing_now() const;
   void add(Pending pending);

@@ -29,14 +29,14 @@ struct NcclGroup {
   milliseconds watchdog_timeout{0};
   // Until all ranks have connected, with options.nonblocking.
   milliseconds connect_timeout{0};
-  std::string name = {};                    // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
-  std::vector<uint64_t> ranks_of_job = {};  // its ranks, as the job numbers them
-  NcclOptions options = {};
+  std::string name{};                    // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
+  std::vector<uint64_t> ranks_of_job{};  // its ranks, as the job numbers them
+  NcclOptions options{};
   // The group's ranks are some of this one's: NCCL splits its communicator, to which all of its
   // ranks come, the others by stay_out_of_split(). Null: a communicator of its own.
-  BackendPtr parent = {};
+  BackendPtr parent{};
   // Called with the backend before it connects, so that another thread can abort it then.
-  std::function<void(const BackendPtr&)> made = {};
+  std::function<void(const BackendPtr&)> made{};
 };
 
 struct CudaPlugin {

@@ -12,15 +12,15 @@
 namespace muster {
 
 struct CsvOptions {
-  CsvFormat format = {};
+  CsvFormat format{};
   std::vector<CsvColumn> features =
-      {};  // by name or number, in this order; empty: all but the label
-  std::optional<CsvColumn> label = {};  // for read_csv_dataset; default: the last column
+      {};                            // by name or number, in this order; empty: all but the label
+  std::optional<CsvColumn> label{};  // for read_csv_dataset; default: the last column
   // Labels are class numbers, which become int64. If false they become float32, like the features.
   bool classes = true;
   // The texts of labels that are no numbers; a label is its text's place in this list.
   // csv_classes() makes one.
-  std::vector<std::string> class_names = {};
+  std::vector<std::string> class_names{};
   uint64_t max_bytes = uint64_t{1} << 32;  // of the file, uncompressed
 };
 

@@ -26,10 +26,10 @@ struct CsvFormat {
   // field is empty over a column that counts the rows from 0, as pandas' index. It does not if it
   // has numbers alone. What is left is an error: texts beside numbers or missing values over
   // the same, and 0,1,2… (also 0 alone) as pandas names unnamed columns.
-  std::optional<bool> header = {};
+  std::optional<bool> header{};
   // The value of a missing field: an empty one, or what pandas takes for one (NA, NaN, null, …).
   // Unset: it is an error.
-  std::optional<double> missing = {};
+  std::optional<double> missing{};
 };
 
 // Whether a field has no value: it is empty, or what pandas takes for a missing one.

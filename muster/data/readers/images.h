@@ -64,8 +64,8 @@ class ImageTransform {
 
 struct ImageFolderOptions {
   // Without a transform images stay as they are; only images of one size can then be collated.
-  ImageTransform transform = {};
-  ImageOptions decode = {};
+  ImageTransform transform{};
+  ImageOptions decode{};
 };
 
 // path/<class>/…/<picture>.{jpg,jpeg,png}: classes in order of name, the images of a class in order

@@ -187,12 +187,12 @@ Strings shards_of(const std::string& pattern) {
 struct WebSampleReader::State {
   Strings shards;
   WebShardsOptions options;
-  Int64s mine = {};       // numbers of shards, in this part's order
+  Int64s mine{};          // numbers of shards, in this part's order
   size_t next_shard = 0;  // in `mine`
-  std::unique_ptr<TarReader> tar = {};
-  std::optional<WebName> name = {};  // the tar's next file, which was named and not read
-  int64_t in_shard = 0;              // samples so far
-  std::vector<WebSample> buffer = {};
+  std::unique_ptr<TarReader> tar{};
+  std::optional<WebName> name{};  // the tar's next file, which was named and not read
+  int64_t in_shard = 0;           // samples so far
+  std::vector<WebSample> buffer{};
   Generator chance;
 };
 

@@ -23,7 +23,7 @@ struct WebSample {
   };
   std::string shard;
   std::string key;
-  std::vector<File> files = {};
+  std::vector<File> files{};
   int64_t number = 0;  // among all samples, whichever part reads it: for a Generator
 
   bool has(std::string_view ending) const;

@@ -13,13 +13,13 @@ namespace muster {
 enum class NvlinkLayout { none, all, pairs, matrix };
 
 struct FleetHost {
-  std::vector<const GpuModel*> gpus = {};
+  std::vector<const GpuModel*> gpus{};
   NvlinkLayout nvlink = NvlinkLayout::none;
-  LinkMatrix matrix = {};  // nvlink == matrix; unknown links are filled in
+  LinkMatrix matrix{};  // nvlink == matrix; unknown links are filled in
   int numa = 1;
   int cores = 0;  // 0: not told
   int cpu_slots = 2;
-  Strings nics = {};
+  Strings nics{};
 };
 
 // A host without a name and UUIDs, which is the same for all hosts of an entry.

@@ -45,10 +45,10 @@ Int64s numbers_in(const XmlFile& file, xml_node matrix, const char* name, size_t
 
 // Unidirectional bandwidths in MB/s, by pairs of objects' gp_index.
 struct BandwidthMatrix {
-  Int64s objects = {};
+  Int64s objects{};
   std::vector<bool> may_be_switch =
-      {};              // a processor that GPUs have links to (POWER) passes nothing on
-  Int64s values = {};  // row by row
+      {};           // a processor that GPUs have links to (POWER) passes nothing on
+  Int64s values{};  // row by row
 };
 
 // Reads the first matrix whose name is `name` ("NVLinkBandwidth"), as hwloc writes one of each;

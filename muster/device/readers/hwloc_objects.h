@@ -16,11 +16,11 @@ namespace muster {
 
 struct HwlocDevice {
   size_t place = 0;  // in the tree
-  Gpu gpu = {};      // of a GPU
-  std::string nic_name = {};
-  std::optional<int> number = {};  // nvml3, rsmi0
+  Gpu gpu{};         // of a GPU
+  std::string nic_name{};
+  std::optional<int> number{};  // nvml3, rsmi0
   // gp_index of the PCI device and of what the system calls it.
-  Int64s object_numbers = {};
+  Int64s object_numbers{};
 };
 using HwlocDevices = std::vector<HwlocDevice>;
 

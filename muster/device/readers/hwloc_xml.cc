@@ -34,10 +34,10 @@ constexpr size_t kMaxThreads = 64;
 // The place of an object, from the objects above it: filled in on the way down.
 struct Place {
   size_t node = DeviceTree::kRoot;
-  xml_node cpus = {};  // the object whose cpuset it is
-  std::optional<int> numa_node = {};
+  xml_node cpus{};  // the object whose cpuset it is
+  std::optional<int> numa_node{};
   int socket = 0;
-  std::optional<int> l3 = {};
+  std::optional<int> l3{};
 };
 
 struct PciType {  // "0302 [10de:1db8] [10de:131d] a1 00"

@@ -38,17 +38,17 @@ constexpr int kMaxLinksOfGpu = 1024;
 
 struct FoundGpu {
   size_t place = 0;  // in the tree
-  Gpu gpu = {};
-  std::map<std::string, int> links = {};  // to other GPUs, by PCI address
-  int switch_links = 0;                   // to NVSwitches
+  Gpu gpu{};
+  std::map<std::string, int> links{};  // to other GPUs, by PCI address
+  int switch_links = 0;                // to NVSwitches
   LinkKind link_kind = LinkKind::nvlink;
-  std::optional<int> dev = {};  // the number that CUDA gave it
-  xml_node node = {};
+  std::optional<int> dev{};  // the number that CUDA gave it
+  xml_node node{};
 };
 
 struct FoundNic {
   size_t place = 0;
-  Nic nic = {};
+  Nic nic{};
 };
 
 // Returns "gfx90a" for "gfx90a:sramecc+:xnack-"; older ROCm wrote a number.

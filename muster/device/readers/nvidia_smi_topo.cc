@@ -32,7 +32,7 @@ constexpr size_t kMaxLine = 1 << 16;
 constexpr size_t kMaxLines = 1 << 16;
 
 struct Cell {
-  std::string text = {};
+  std::string text{};
   size_t at = 0;  // column in its line, from 0
 
   bool is_told() const { return !text.empty() && text != "N/A"; }

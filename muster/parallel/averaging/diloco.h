@@ -28,7 +28,7 @@ struct DiLoCoOptions {
   double learning_rate = 0.7;  // of the outer optimizer, like its momentum
   double momentum = 0.9;
   bool nesterov = true;
-  Tensors buffers = {};  // averaged at every outer step, except integer buffers
+  Tensors buffers{};  // averaged at every outer step, except integer buffers
 };
 
 class DiLoCo {

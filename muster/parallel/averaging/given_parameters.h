@@ -19,7 +19,7 @@ struct GivenParameters {
   GivenParameters(const torch::nn::Module& of);
 
   Tensors tensors;
-  std::shared_ptr<const TensorsOfModel> model = {};  // empty for a list
+  std::shared_ptr<const TensorsOfModel> model{};  // empty for a list
 };
 
 // `owner` has made `kept` of what it was given, and has no other references to these tensors.

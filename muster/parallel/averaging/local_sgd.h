@@ -33,9 +33,9 @@ namespace muster {
 struct LocalSGDOptions {
   int64_t every = 8;  // H: steps between two averages
   int64_t start = 0;  // initial steps that average every time, while the model changes fast
-  std::optional<ProcessGroup> inside = {};  // averaged in every step: ranks joined by a fast link
+  std::optional<ProcessGroup> inside{};  // averaged in every step: ranks joined by a fast link
   // Averaged whenever the parameters are (batch norm statistics), except integer buffers.
-  Tensors buffers = {};
+  Tensors buffers{};
 };
 
 class LocalSGD {

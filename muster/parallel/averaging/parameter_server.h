@@ -58,7 +58,7 @@ struct ParameterServerReport {
   int64_t updates = 0;
   int64_t largest_lead = 0;       // most steps that a worker was ahead of the slowest at a pull
   int64_t largest_staleness = 0;  // most updates between a worker's pull and its push
-  std::vector<int> lost = {};     // workers that died or left, by rank in the group
+  std::vector<int> lost{};        // workers that died or left, by rank in the group
 };
 
 // Whether this rank is a server.

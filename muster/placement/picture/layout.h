@@ -13,47 +13,47 @@ namespace muster {
 
 struct NicPlace {
   size_t nic = 0;  // in Host::nics
-  SvgBox box = {};
+  SvgBox box{};
 };
 
 struct GpuPlace {
   size_t gpu = 0;  // in Host::gpus
-  SvgBox box = {};
+  SvgBox box{};
 };
 
 // Devices below the same PCIe switches. One GPU alone has a group, which is not drawn.
 struct PciGroup {
-  std::vector<GpuPlace> gpus = {};
-  std::vector<NicPlace> nics = {};
+  std::vector<GpuPlace> gpus{};
+  std::vector<NicPlace> nics{};
   bool several_switches = false;
-  SvgBox box = {};
+  SvgBox box{};
   bool drawn() const { return gpus.size() + nics.size() > 1; }
 };
 
 struct CorePlace {
   size_t core = 0;  // in Host::cores
-  SvgBox box = {};
+  SvgBox box{};
 };
 
 struct NodePlace {
-  std::optional<int> numa_node = {};
-  std::optional<int> socket = {};
-  std::vector<CorePlace> cores = {};
-  std::vector<NicPlace> nics = {};  // near no GPU
-  std::vector<PciGroup> groups = {};
-  SvgBox box = {};
+  std::optional<int> numa_node{};
+  std::optional<int> socket{};
+  std::vector<CorePlace> cores{};
+  std::vector<NicPlace> nics{};  // near no GPU
+  std::vector<PciGroup> groups{};
+  SvgBox box{};
 };
 
 struct SocketPlace {
   int socket = 0;
-  SvgBox box = {};
+  SvgBox box{};
 };
 
 struct HostLayout {
-  std::vector<SocketPlace> sockets = {};
-  std::vector<NodePlace> nodes = {};
-  std::vector<GpuPlace> gpus = {};  // all of them, from left to right
-  SvgBox box = {};                  // around all
+  std::vector<SocketPlace> sockets{};
+  std::vector<NodePlace> nodes{};
+  std::vector<GpuPlace> gpus{};  // all of them, from left to right
+  SvgBox box{};                  // around all
 };
 
 // `chip_rows`: lines of ranks that every GPU's box has room for.

@@ -17,9 +17,9 @@ struct LinkPort {  // where a link leaves a GPU's box
 };
 
 struct DrawnLink {  // a line of two ports, or a bar of more
-  Link link = {};
-  std::vector<LinkPort> ports = {};  // from left to right
-  bool is_partial = false;  // a bar: nearer links, which are drawn too, join some of its GPUs
+  Link link{};
+  std::vector<LinkPort> ports{};  // from left to right
+  bool is_partial = false;        // a bar: nearer links, which are drawn too, join some of its GPUs
   int lane = 0;
   int y = 0;       // of the line, or the bar's upper edge
   int height = 0;  // 0: a line
@@ -30,7 +30,7 @@ struct DrawnLink {  // a line of two ports, or a bar of more
 };
 
 struct LinkDrawing {
-  std::vector<DrawnLink> drawn = {};
+  std::vector<DrawnLink> drawn{};
   int bottom = 0;
 };
 

@@ -29,8 +29,8 @@ namespace {
 enum class Sharing { no, even, tight };
 
 struct Fit {
-  Indices gpu_of_rank;              // places in PolicyInput::gpus
-  std::optional<int> too_big = {};  // the first local rank that found no place, if any
+  Indices gpu_of_rank;           // places in PolicyInput::gpus
+  std::optional<int> too_big{};  // the first local rank that found no place, if any
 };
 
 // Gives ranks to GPUs one after the other, and keeps what is free on each.

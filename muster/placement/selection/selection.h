@@ -62,8 +62,8 @@ struct SelectionItem {
   bool excludes = false;  // "!": indices or uuid only
   int first = 0;          // indices: from `first` to `last`, both included
   int last = 0;
-  int count = 0;          // free, fastest: how many
-  std::string text = {};  // uuid: its beginning; model: in lower case
+  int count = 0;       // free, fastest: how many
+  std::string text{};  // uuid: its beginning; model: in lower case
   Compare compare = Compare::at_least;
   uint64_t bytes = 0;  // memory, free_memory
   size_t at = 0;       // where it stands: a byte of the text
@@ -71,9 +71,9 @@ struct SelectionItem {
 };
 
 struct SelectionPart {
-  std::string host = {};  // empty: every host
+  std::string host{};  // empty: every host
   size_t at = 0;
-  std::vector<SelectionItem> items = {};  // never empty
+  std::vector<SelectionItem> items{};  // never empty
   bool operator==(const SelectionPart&) const = default;
 };
 
@@ -88,8 +88,8 @@ struct Selection {
   // Whether an entry is of one of these kinds.
   bool has(std::initializer_list<SelectionItem::Kind> kinds) const;
 
-  std::string text = {};
-  std::vector<SelectionPart> parts = {};  // never empty
+  std::string text{};
+  std::vector<SelectionPart> parts{};  // never empty
 };
 
 // It says what is wrong with a text, and where, for those who show it in a place of its own. The
