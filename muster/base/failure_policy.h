@@ -13,7 +13,7 @@ enum class FailurePolicy {
   replace,  // only the failed rank is started again
 };
 
-inline constexpr const char* kFailurePolicyVariable = "MUSTER_ON_FAILURE";
+inline constexpr auto kFailurePolicyVariable = "MUSTER_ON_FAILURE";
 
 // The policy as the flag and the variable spell it: "end", "continue" or "replace".
 const char* to_string(FailurePolicy policy);

@@ -30,7 +30,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kNobody = "-";  // in place of a start or an attempt that is none
+constexpr auto kNobody = "-";  // in place of a start or an attempt that is none
 
 // The words of the file's text, in this order.
 enum Word : size_t { kStart, kPid, kHost, kSince, kAttempt, kWords };

@@ -16,7 +16,7 @@
 
 namespace muster {
 
-inline constexpr const char* kFolderLock = ".lock";  // the file's name
+inline constexpr auto kFolderLock = ".lock";  // the file's name
 
 // What a job wants, and who it is.
 struct FolderClaim {

@@ -29,8 +29,7 @@ constexpr int kTheRest = -1;
 }
 
 bool is_word(std::string_view name) {
-  constexpr const char* kLetters =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  constexpr auto kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
   return !name.empty() && name.find_first_not_of(kLetters) == npos;
 }
 

@@ -16,9 +16,9 @@ void write_named_file(const std::string& path, const std::string& bytes);
 // not be there.
 std::string behind_links(const std::string& path);
 
-inline constexpr const char* kWritableFile = "a file that can be written";
-inline constexpr const char* kWritableFolder = "a folder that can be written";
-inline constexpr const char* kNewFolder = "a folder that can be made";
+inline constexpr auto kWritableFile = "a file that can be written";
+inline constexpr auto kWritableFolder = "a folder that can be written";
+inline constexpr auto kNewFolder = "a folder that can be made";
 
 // Says that a flag's file or folder is none of these, and why. Throws: invalid_argument.
 [[noreturn]] void refuse_named(const char* flag,

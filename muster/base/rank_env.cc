@@ -50,7 +50,7 @@ int env_int(const char* name, int otherwise) {
 }
 
 std::optional<int> slurm_tasks_on_node(int node) {
-  constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
+  constexpr auto kTasks = "SLURM_STEP_TASKS_PER_NODE";
   const auto told = get_env(kTasks);
   if (!told)
     return std::nullopt;

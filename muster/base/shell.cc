@@ -49,7 +49,7 @@ std::string shell_quoted(const std::string& text) {
 }
 
 std::string shell_command(const Strings& words) {
-  constexpr const char* kPlain =
+  constexpr auto kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   Strings quoted;
   for (const std::string& word : words) {

@@ -25,7 +25,7 @@ using StringMap = std::map<std::string, std::string>;
 inline constexpr size_t npos = std::string::npos;
 
 namespace detail {
-inline constexpr const char* kBlanks = " \t\r\n";
+inline constexpr auto kBlanks = " \t\r\n";
 
 inline void append(std::string& out, std::string_view text) {
   out += text;

@@ -20,7 +20,7 @@ namespace muster {
 namespace {
 
 // A process that has this variable is a rank of a benchmark.
-constexpr const char* kResultsFile = "MUSTER_BENCH_RESULTS";
+constexpr auto kResultsFile = "MUSTER_BENCH_RESULTS";
 
 // Starts ranks by `start`, which returns their exit code, and collects what rank 0 left.
 BenchRun with_results(const std::function<int()>& start) {

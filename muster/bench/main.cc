@@ -34,7 +34,7 @@ CLI::Validator in_range(T least, T most) {
 const CLI::Validator kAnyCount = in_range(1, std::numeric_limits<int>::max());
 const CLI::Validator kAnySize = in_range(int64_t{1}, std::numeric_limits<int64_t>::max());
 
-constexpr const char* kDeviceExamples = R"(Examples:
+constexpr auto kDeviceExamples = R"(Examples:
   muster bench device                       every GPU (none: a CPU slot); scores are remembered
   muster bench device --gpus 0,2 --again    these two anew
   muster bench device --json > scores.json  for --scores
@@ -74,7 +74,7 @@ void add_device(CLI::App& app, int* exit_code) {
   command->callback([options, exit_code] { *exit_code = bench_devices(*options); });
 }
 
-constexpr const char* kCollectivesExamples = R"(Examples:
+constexpr auto kCollectivesExamples = R"(Examples:
   muster bench collectives                               all_reduce over Gloo and shared memory, 2 ranks
   muster bench collectives -n 4 --op all_gather --max 16M
   muster bench collectives --backends shm,gloo --json > times.json
@@ -140,7 +140,7 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->callback([=] { *exit_code = bench_collectives(*options, argc, argv); });
 }
 
-constexpr const char* kDdpExamples = R"(Examples:
+constexpr auto kDdpExamples = R"(Examples:
   muster bench ddp                          a step of an MLP: alone, over Gloo, over shared memory; 2 ranks
   muster bench ddp -n 4 --model gpt --batch 8
   muster bench ddp --model cnn --kinds shm --steps 100 --json

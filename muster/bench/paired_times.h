@@ -11,7 +11,7 @@
 
 namespace muster {
 
-inline constexpr const char* kNoCommunication = "none";
+inline constexpr auto kNoCommunication = "none";
 
 struct PairedTimes {
   Strings kinds;

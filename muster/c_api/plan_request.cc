@@ -14,7 +14,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kWhat = "plan";
+constexpr auto kWhat = "plan";
 
 // Members that JsonObject has no reader for: it is told to pass over them.
 const nlohmann::json* take(const nlohmann::json& json, JsonObject& object, const char* key) {

@@ -32,8 +32,8 @@ using torch::optim::LBFGSOptions;
 using torch::optim::LBFGSParamState;
 using Vectors = std::deque<Tensor>;
 
-constexpr const char* kLbfgs = "LBFGS";
-constexpr const char* kNumbers = "lbfgs.numbers";  // func_evals, n_iter, t, prev_loss
+constexpr auto kLbfgs = "LBFGS";
+constexpr auto kNumbers = "lbfgs.numbers";  // func_evals, n_iter, t, prev_loss
 constexpr size_t kMaxHistory = 1 << 20;
 
 // LBFGS allows one group only.

@@ -25,7 +25,7 @@ struct SgdKind {
   using Class = torch::optim::SGD;
   using Options = torch::optim::SGDOptions;
   using State = torch::optim::SGDParamState;
-  static constexpr const char* kName = "SGD";
+  static constexpr auto kName = "SGD";
   static constexpr bool kEveryParameter = false;
   static void options(Options& o, auto&& field) {
     field("lr", o.lr());
@@ -61,18 +61,18 @@ struct AdamLike {
 };
 struct AdamKind
     : AdamLike<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState> {
-  static constexpr const char* kName = "Adam";
+  static constexpr auto kName = "Adam";
 };
 struct AdamWKind
     : AdamLike<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
-  static constexpr const char* kName = "AdamW";
+  static constexpr auto kName = "AdamW";
 };
 
 struct RmspropKind {
   using Class = torch::optim::RMSprop;
   using Options = torch::optim::RMSpropOptions;
   using State = torch::optim::RMSpropParamState;
-  static constexpr const char* kName = "RMSprop";
+  static constexpr auto kName = "RMSprop";
   static constexpr bool kEveryParameter = false;
   static void options(Options& o, auto&& field) {
     field("lr", o.lr());
@@ -94,7 +94,7 @@ struct AdagradKind {
   using Class = torch::optim::Adagrad;
   using Options = torch::optim::AdagradOptions;
   using State = torch::optim::AdagradParamState;
-  static constexpr const char* kName = "Adagrad";
+  static constexpr auto kName = "Adagrad";
   static constexpr bool kEveryParameter =
       true;  // its constructor makes all state; its step relies on it
   static void options(Options& o, auto&& field) {

@@ -38,7 +38,7 @@ using nlohmann::json;
 using PiecesOfGroup = std::vector<const TensorPiece*>;
 
 // In a rank's description of a group: the parameters of which each rank has its own.
-constexpr const char* kOwnParams = "own";
+constexpr auto kOwnParams = "own";
 
 // Returns the optimizer's parameters, group by group, with their names.
 std::vector<PiecesOfGroup> pieces_of_groups(const TensorPieces& parameters, Optimizer& optimizer) {

@@ -44,8 +44,7 @@ constexpr std::string_view kOldTorch = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20
 constexpr int kMostNested = 32;
 constexpr size_t kMostValues = 10'000'000;
 
-constexpr const char* kConvertIt =
-    "save a copy of another type in Python, as tensor.to(torch.float32)";
+constexpr auto kConvertIt = "save a copy of another type in Python, as tensor.to(torch.float32)";
 
 constexpr FileRefusal refuse_torch_file{"torch file", "it is damaged or of another kind"};
 

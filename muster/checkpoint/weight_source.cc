@@ -19,7 +19,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kTorchModelFile = "pytorch_model.bin";  // as hubs have it
+constexpr auto kTorchModelFile = "pytorch_model.bin";  // as hubs have it
 
 class SafetensorsWeights : public WeightSource {
  public:

@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kSchema = "muster.agent/3";
+constexpr auto kSchema = "muster.agent/3";
 // Variables that steer programs are the same on all hosts; what stays here, rank_env_table.h says.
 constexpr const char* kSentPrefixes[] = {"NCCL_",
                                          "GLOO_",

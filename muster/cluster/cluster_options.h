@@ -14,7 +14,7 @@ namespace muster {
 
 // Why no process of a job of several hosts stops by SIGTSTP, as that of one host does with its
 // ranks.
-inline constexpr const char* kGoesOnBecause =
+inline constexpr auto kGoesOnBecause =
     "the other hosts would hear nothing of this one, give it up and end their ranks; the job goes "
     "on, Ctrl-C "
     "ends it";

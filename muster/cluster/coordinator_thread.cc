@@ -31,7 +31,7 @@ namespace muster {
 namespace {
 
 constexpr milliseconds kTick{200};
-constexpr const char* kAge = "age";  // a key
+constexpr auto kAge = "age";  // a key
 constexpr int64_t kReadAtATime = 256;
 
 // The report of that number; nothing if it does not come within a tick.

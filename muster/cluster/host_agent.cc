@@ -36,7 +36,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::seconds kTakeLeave{5};
-constexpr const char* kCommandKey = "command";
+constexpr auto kCommandKey = "command";
 
 // The machine as far as the job needs to know it, under the name that the job gives it.
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {

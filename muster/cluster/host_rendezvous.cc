@@ -37,7 +37,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kUserSecret = "secret";
+constexpr auto kUserSecret = "secret";
 constexpr std::chrono::seconds kResolve{10};      // for an answer about a name
 constexpr std::chrono::seconds kNameMayCome{60};  // for a name to become known
 

@@ -65,7 +65,7 @@ constexpr milliseconds kNow{0};
 constexpr size_t kMostEvents = size_t{512} << 20;
 constexpr size_t kMostValueOfEvents = size_t{48} << 20;
 
-constexpr const char* kSampleRequest = "sample";
+constexpr auto kSampleRequest = "sample";
 constexpr std::string_view kDescribeRequest = "describe ";
 
 std::string request_log(const std::string& host) {

@@ -22,7 +22,7 @@ namespace {
 // Every answer ends with a line of its own: kEnd, and the command's exit code. The shell writes
 // that line even if the command prints nothing.
 constexpr std::string_view kEnd = "\n# muster: end of the list, exit code ";
-constexpr const char* kAskAgainAndAgain =
+constexpr auto kAskAgainAndAgain =
     "while :; do sleep 2; sh -c \"$1\"; printf '\\n# muster: end of the list, exit code %d\\n' $?; "
     "done";
 constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list of hosts is longer

@@ -23,7 +23,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kCoordinatorKey = "coordinator";
+constexpr auto kCoordinatorKey = "coordinator";
 
 // Whether another try may find the store again.
 bool may_pass(const Error& error) {

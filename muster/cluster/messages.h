@@ -20,8 +20,8 @@
 namespace muster {
 
 // The logs' names in the store.
-inline constexpr const char* kReports = "reports";
-inline constexpr const char* kOrders = "orders";
+inline constexpr auto kReports = "reports";
+inline constexpr auto kOrders = "orders";
 
 // The key under which a host counts up as long as it lives.
 std::string sign_of_life_key(const std::string& id);

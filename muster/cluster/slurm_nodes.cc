@@ -21,8 +21,8 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kNodeList = "SLURM_JOB_NODELIST";
-constexpr const char* kNodeCpus = "SLURM_JOB_CPUS_PER_NODE";
+constexpr auto kNodeList = "SLURM_JOB_NODELIST";
+constexpr auto kNodeCpus = "SLURM_JOB_CPUS_PER_NODE";
 constexpr size_t kMaxNodes = 100'000;
 constexpr size_t kMaxDigits = 9;  // of a number that an int holds
 

@@ -29,10 +29,10 @@
 namespace muster {
 
 // The signature of a rank that leaves the group, in good order.
-inline constexpr const char* kLeaving = "shutdown";
+inline constexpr auto kLeaving = "shutdown";
 
 // A rank that has given up the group after a failure publishes this where its next call would be.
-inline constexpr const char* kGivenUp = "gave up the group";
+inline constexpr auto kGivenUp = "gave up the group";
 
 class Agreement {
  public:

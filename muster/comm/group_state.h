@@ -93,8 +93,8 @@ struct ProcessGroup::State : std::enable_shared_from_this<ProcessGroup::State> {
   }
 };
 
-inline constexpr const char* kDepartures = "departures";
-inline constexpr const char* kAbandoned = "abandoned";
+inline constexpr auto kDepartures = "departures";
+inline constexpr auto kAbandoned = "abandoned";
 
 // The number of the group of `size` ranks that comes next over `store`: so many such groups were
 // left in good order before.

@@ -110,8 +110,7 @@ template <class... Parts>
 // Throws for the first field in which the rank differs from rank 0.
 void check_sampler_fields(const std::vector<SamplerIdentity>& by_rank, size_t rank) {
   const SamplerNumbers first = sampler_numbers(by_rank[0]), mine = sampler_numbers(by_rank[rank]);
-  constexpr const char* kNext =
-      "; give every rank's sampler the same arguments and the same set_epoch";
+  constexpr auto kNext = "; give every rank's sampler the same arguments and the same set_epoch";
   for (const size_t field : indices_of(mine)) {
     if (kFields[field].is_own || mine[field] == first[field])
       continue;

@@ -14,7 +14,7 @@
 namespace muster {
 namespace {
 
-constexpr const char* kLibrary = "libhwloc.so.15";  // every hwloc 2
+constexpr auto kLibrary = "libhwloc.so.15";  // every hwloc 2
 
 // The functions of hwloc's library. Its inline helpers that only follow pointers can be used as
 // they are.

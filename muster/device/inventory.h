@@ -25,7 +25,7 @@ struct CudaOrdinal {  // the number a process sees after CUDA_VISIBLE_DEVICES
 };
 
 // What the UUID of an AMD GPU that has no id of its own begins with; its PCI address follows.
-inline constexpr const char* kNoUniqueId = "GPU-pci-";
+inline constexpr auto kNoUniqueId = "GPU-pci-";
 
 struct GpuUuid {  // "GPU-8f3c…" or "MIG-…"
   std::string value{};
@@ -39,7 +39,7 @@ struct PciAddress {  // "0000:3b:00.0", lower case
   auto operator<=>(const PciAddress&) const = default;
 };
 
-inline constexpr const char* kHealthy = "ok";
+inline constexpr auto kHealthy = "ok";
 
 enum class Vendor { nvidia, amd };
 

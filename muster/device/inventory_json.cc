@@ -21,10 +21,10 @@
 namespace muster {
 namespace {
 
-constexpr const char* kSchema = "muster.devices/1";
+constexpr auto kSchema = "muster.devices/1";
 
-constexpr const char* kNvidia = "nvidia";
-constexpr const char* kAmd = "amd";
+constexpr auto kNvidia = "nvidia";
+constexpr auto kAmd = "amd";
 
 using Json = nlohmann::ordered_json;
 

@@ -16,7 +16,7 @@
 namespace muster {
 namespace {
 
-constexpr const char* kDefaultLibrary = "libnvidia-ml.so.1";
+constexpr auto kDefaultLibrary = "libnvidia-ml.so.1";
 
 // An initialised NVML. The destructor gives back what `init` took.
 class Session : NoCopy {

@@ -20,7 +20,7 @@ constexpr int64_t kFloat = 4;
 constexpr int64_t kHalf = 2;
 constexpr int64_t kBucket = 25 << 20;  // of ShardedOptimizer
 constexpr double kMostBytes = 1e15;    // far from overflow, however a rank's share is computed
-constexpr const char* kModelExample =
+constexpr auto kModelExample =
     "layers=24,width=2048,heads=16,context=1024,vocabulary=50304,batch=8[,precision=bf16][,tied=1]"
     "[,micro_batches=8]";
 

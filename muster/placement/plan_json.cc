@@ -23,7 +23,7 @@
 namespace muster {
 namespace {
 
-constexpr const char* kSchema = "muster.plan/1";
+constexpr auto kSchema = "muster.plan/1";
 
 using Json = nlohmann::ordered_json;
 

@@ -19,7 +19,7 @@
 namespace muster {
 namespace {
 
-constexpr const char* kReportHead = R"(<!DOCTYPE html>
+constexpr auto kReportHead = R"(<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">

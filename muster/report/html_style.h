@@ -4,7 +4,7 @@
 
 namespace muster {
 
-inline constexpr const char* kReportStyle = R"(<style>
+inline constexpr auto kReportStyle = R"(<style>
 :root { color-scheme: light dark; --back: #f6f7f8; --card: #ffffff; --front: #1b2127; --soft: #56616c; --line: #dfe4e8;
   --grid: #eceff2; --good: #1a7446; --bad: #b3261e; --warn: #8a5300; --idle: #5b6770;
   --s1: #1f66b5; --s2: #b8500b; --s3: #1a7446; --s4: #7a3db3; --s5: #7c8791; --tip: #ffffff; }

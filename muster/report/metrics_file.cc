@@ -30,7 +30,7 @@ namespace {
 using Json = nlohmann::ordered_json;  // keeps the order of names
 
 constexpr size_t kReadAtOnce = size_t{1} << 16;
-constexpr const char* kStep = "step";
+constexpr auto kStep = "step";
 
 // Returns a point that stands for the values of both; `b` comes after `a`.
 SeriesPoint joined(const SeriesPoint& a, const SeriesPoint& b) {

@@ -31,7 +31,7 @@ namespace muster::shm {
 
 namespace {
 
-constexpr const char* kKey = "shm";
+constexpr auto kKey = "shm";
 constexpr std::string_view kNamePrefix = "muster-";
 constexpr size_t kMostOfError = 500;  // that is shown of what rank 0 leaves in the store
 constexpr size_t kNameBytes = 16;     // random ones, in hexadecimal

@@ -15,7 +15,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kLeft = "-";  // stands in the place of an announcement
+constexpr auto kLeft = "-";  // stands in the place of an announcement
 
 // Each process has keys of its own, so that nobody waits for another one's.
 std::string key_of_generation(const char* what, const std::string& process, int generation) {

@@ -35,7 +35,7 @@ constexpr milliseconds kFirstPause{1};
 constexpr milliseconds kLongestPause{100};
 constexpr milliseconds kLeastPatience{1000};
 constexpr size_t kKeptBufferBytes = size_t{1} << 20;
-constexpr const char* kRefused = "it refused ours";
+constexpr auto kRefused = "it refused ours";
 
 // One authenticated connection: one request, then its reply, in turn.
 class TcpStore::Connection {

@@ -41,9 +41,9 @@ constexpr size_t kMostLines = 60;
 // LibTorch computes the gradients of a GPU's tensors in a thread of this name and a number, while
 // the main thread waits for it. Without work it is in this function.
 constexpr std::string_view kBackwardThread = "pt_autograd";
-constexpr const char* kWithoutWork = "ReadyQueue::pop";
+constexpr auto kWithoutWork = "ReadyQueue::pop";
 // The answer of muster's own handler ends so.
-constexpr const char* kEnd = "\nend\n";
+constexpr auto kEnd = "\nend\n";
 
 // Whether the process has its number here too.
 bool is_seen_from_here(const ActivityView& view) {

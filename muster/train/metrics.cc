@@ -36,8 +36,8 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kWritten = "written";  // the last line's number, in the saved state
-constexpr const char* kTimeShares = "time/";
+constexpr auto kWritten = "written";  // the last line's number, in the saved state
+constexpr auto kTimeShares = "time/";
 
 // All mistakes of callers are told in the same way.
 template <class... Parts>

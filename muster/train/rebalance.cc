@@ -24,7 +24,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kShares = "shares";
+constexpr auto kShares = "shares";
 
 // The median leaves out the steps that something else has delayed.
 double median_or_zero(Doubles values) {

@@ -13,10 +13,10 @@
 namespace muster {
 
 // Texts in Manifest::user.
-inline constexpr const char* kRunId = "run_id";
+inline constexpr auto kRunId = "run_id";
 // The run that the training began in; others follow. A manifest of the first run says only its own
 // run id.
-inline constexpr const char* kBegunBy = "begun_by";
+inline constexpr auto kBegunBy = "begun_by";
 
 // Which training the checkpoint is of: the run in which it began; empty if it does not say.
 std::string training_of(const Manifest& manifest);

@@ -26,9 +26,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSchema = "muster.checkpoint/1";
-constexpr const char* kChecksum =
-    "sha256";  // of the manifest itself without this key, as compact JSON
+constexpr auto kSchema = "muster.checkpoint/1";
+constexpr auto kChecksum = "sha256";  // of the manifest itself without this key, as compact JSON
 constexpr uint64_t kMaxManifestBytes = 64 << 20;
 constexpr int64_t kMaxSerial = int64_t{1} << 53;
 constexpr int64_t kMaxWorldSize = 1 << 24;
@@ -84,8 +83,7 @@ std::string text_in(const json& object, const char* key, const std::string& name
 
 // Whether a name cannot lead out of the checkpoint's folder.
 bool is_plain_name(const std::string& name) {
-  constexpr const char* kAllowed =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  constexpr auto kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   return !name.empty() && name[0] != '.' && name.find_first_not_of(kAllowed) == npos;
 }
 

@@ -63,11 +63,11 @@ struct Manifest {
   const WrittenFile* find(const std::string& file) const;
 };
 
-constexpr const char* kManifestFile = "manifest.json";
-constexpr const char* kModelFile = "model.safetensors";
-constexpr const char* kOptimizerFile = "optim.safetensors";
-constexpr const char* kPartsFile = "parts.safetensors";
-constexpr const char* kPartTensors = "tensors/";  // then the part's name, a '/', and the tensor's
+constexpr auto kManifestFile = "manifest.json";
+constexpr auto kModelFile = "model.safetensors";
+constexpr auto kOptimizerFile = "optim.safetensors";
+constexpr auto kPartsFile = "parts.safetensors";
+constexpr auto kPartTensors = "tensors/";  // then the part's name, a '/', and the tensor's
 
 // Throws: invalid_argument if a user text is not UTF-8.
 std::string format_manifest(const Manifest& manifest);

@@ -18,7 +18,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kMetadataKey = "__metadata__";
+constexpr auto kMetadataKey = "__metadata__";
 constexpr size_t kMaxDimensions = 64;  // LibTorch's own limit
 constexpr uint64_t kMaxInt64 = INT64_MAX;
 

@@ -10,7 +10,7 @@
 
 namespace muster {
 
-inline constexpr const char* kSavingLock = ".saving";  // the file's name
+inline constexpr auto kSavingLock = ".saving";  // the file's name
 
 // Kept while it lives, by all of this process together. Makes the folder. Where the folder cannot
 // be locked, it warns and holds nothing. Blocking: some seconds, while another process has it.

@@ -18,7 +18,7 @@
 
 namespace muster {
 
-constexpr const char* kPiecesKey = "muster.pieces";
+constexpr auto kPiecesKey = "muster.pieces";
 
 // A record of a file's metadata, about a tensor of which it has a piece.
 struct PieceRecord {

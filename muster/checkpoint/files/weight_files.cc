@@ -23,8 +23,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kPickleFile = "pytorch_model.bin";
-constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
+constexpr auto kPickleFile = "pytorch_model.bin";
+constexpr auto kPickleIndexFile = "pytorch_model.bin.index.json";
 
 // The files can still be loaded one by one.
 [[noreturn]] void refuse_index(const std::string& path, const std::string& got) {

@@ -8,7 +8,7 @@
 
 namespace muster {
 
-constexpr const char* kWeightIndexFile = "model.safetensors.index.json";
+constexpr auto kWeightIndexFile = "model.safetensors.index.json";
 
 // For a safetensors file, the file itself; for a checkpoint's folder, the model's files; for a
 // folder with an index, as hubs have it, the files in the index; for any other folder, its

@@ -17,12 +17,12 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kBest = "best";
-constexpr const char* kBestStep = "best step";
-constexpr const char* kReference = "reference";
-constexpr const char* kBad = "not better";
-constexpr const char* kLast = "last";
-constexpr const char* kLastStep = "last step";
+constexpr auto kBest = "best";
+constexpr auto kBestStep = "best step";
+constexpr auto kReference = "reference";
+constexpr auto kBad = "not better";
+constexpr auto kLast = "last";
+constexpr auto kLastStep = "last step";
 
 void put_if_any(SavedState& state, const char* name, const std::optional<double>& number) {
   if (number)

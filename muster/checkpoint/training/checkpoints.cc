@@ -26,11 +26,11 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kLaunch = "launch";  // a text in Manifest::user
-constexpr const char* kBestPart = "best";
-constexpr const char* kOfMembers = "_own";  // after the name of their optimizer
+constexpr auto kLaunch = "launch";  // a text in Manifest::user
+constexpr auto kBestPart = "best";
+constexpr auto kOfMembers = "_own";  // after the name of their optimizer
 
-constexpr const char* kNoRunId = "none";  // torchrun's default
+constexpr auto kNoRunId = "none";  // torchrun's default
 constexpr int64_t kEveryStep = 1;
 
 bool is_multiple(int64_t step, int64_t every) {

@@ -17,8 +17,8 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kShared = "shared.";
-constexpr const char* kOwn = "own.";
+constexpr auto kShared = "shared.";
+constexpr auto kOwn = "own.";
 
 // Throws on every rank if the hooks remember different tensors: gathering them would not end.
 void check_same_tensors(ProcessGroup& group, const HookState& mine) {

@@ -15,7 +15,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kFromMemory = "a state in another rank's memory";  // for messages
+constexpr auto kFromMemory = "a state in another rank's memory";  // for messages
 constexpr int64_t kAlignment = 64;
 
 // Makes room for one set of tensors, in the order of their names.

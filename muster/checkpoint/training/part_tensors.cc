@@ -18,9 +18,9 @@ namespace muster {
 namespace {
 
 constexpr std::string_view kNumbers = "numbers/";
-constexpr const char* kTexts = "texts/";
-constexpr const char* kThere = "";                   // the number that every part has
-constexpr const char* kDescription = "description";  // of an optimizer's groups
+constexpr auto kTexts = "texts/";
+constexpr auto kThere = "";                   // the number that every part has
+constexpr auto kDescription = "description";  // of an optimizer's groups
 
 Tensor bytes_of(const std::string& text) {
   const Tensor bytes = at::empty({std::ssize(text)}, kByte);

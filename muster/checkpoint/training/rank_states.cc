@@ -23,7 +23,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kRanks = "ranks";  // the number of ranks that saved
+constexpr auto kRanks = "ranks";  // the number of ranks that saved
 
 using nlohmann::json;
 

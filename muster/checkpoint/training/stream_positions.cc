@@ -21,7 +21,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kPositions = "positions";
+constexpr auto kPositions = "positions";
 
 }  // namespace
 

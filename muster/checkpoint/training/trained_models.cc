@@ -116,7 +116,7 @@ void refuse_swapped(const Tensor& parameter) {
       "averages with save_weights");
 }
 
-constexpr const char* kPiecesAre = "the pieces are";
+constexpr auto kPiecesAre = "the pieces are";
 
 // Pieces that were added go on to be those of before, and an older head would be saved.
 void refuse_replaced(const TensorPieces& pieces) {

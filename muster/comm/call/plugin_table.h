@@ -12,7 +12,7 @@
 namespace muster {
 
 // The symbol by which each of them tells its version.
-inline constexpr const char* kPluginVersionSymbol = "muster_plugin_version";
+inline constexpr auto kPluginVersionSymbol = "muster_plugin_version";
 using PluginVersionFunction = const char* (*)();
 
 // The table of the library muster_cuda, where `part` is "cuda", which was loaded from `path`.

@@ -25,6 +25,6 @@ struct MpiPlugin {
 };
 
 // The symbol that it exports.
-inline constexpr const char* kMpiPluginSymbol = "muster_mpi_plugin";
+inline constexpr auto kMpiPluginSymbol = "muster_mpi_plugin";
 
 }  // namespace muster

@@ -165,7 +165,7 @@ bool may_have_gpus() {
 // for example), and goes without for good where it finds none. If that happens before a rank has
 // its device, it finds load_hooks(), which loads the part. The part's own entry takes the place of
 // this one, a plain function, which may be replaced while it runs.
-constexpr const char* kCudaHooks = "CUDAHooks";
+constexpr auto kCudaHooks = "CUDAHooks";
 
 std::unique_ptr<at::CUDAHooksInterface> load_hooks(at::CUDAHooksArgs args) {
   static std::atomic<bool> asked = false;

@@ -56,13 +56,13 @@ struct CudaPlugin {
 // end the process where somebody waits for an error. LibTorch reads the variable when a group is
 // made. "1" is what launchers set by default; a user's other choice stays.
 inline void quiet_nccl_watchdog() {
-  constexpr const char* kVariable = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+  constexpr auto kVariable = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
   const char* const told = std::getenv(kVariable);
   if (told == nullptr || std::string_view(told) == "1")
     ::setenv(kVariable, "0", /*overwrite=*/1);
 }
 
 // The symbol that muster_cuda exports.
-inline constexpr const char* kCudaPluginSymbol = "muster_cuda_plugin";
+inline constexpr auto kCudaPluginSymbol = "muster_cuda_plugin";
 
 }  // namespace muster

@@ -116,7 +116,7 @@ bool CsvText::find_header() const {
   const bool has_numbers = any_of(first_, is_number);
   const bool has_texts = any_of(first_, is_text);
   const bool has_missing = any_of(first_, is_missing_in_csv);
-  constexpr const char* kExpected = "a first line that is clearly a header or none; set .header";
+  constexpr auto kExpected = "a first line that is clearly a header or none; set .header";
   if (!has_texts) {
     if (are_counted(first_))
       refuse(1,

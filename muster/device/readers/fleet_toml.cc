@@ -113,7 +113,7 @@ class FleetReader {
       if (const size_t at = line.find(quotes); at != npos)
         fail(position(number, at + 1), "text on one line", quotes);
     }
-    constexpr const char* kMarks = "\"'.#";
+    constexpr auto kMarks = "\"'.#";
     size_t dots = 0;
     for (size_t at = line.find_first_of(kMarks); at < line.size();
          at = line.find_first_of(kMarks, at + 1)) {

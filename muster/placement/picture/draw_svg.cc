@@ -37,11 +37,11 @@ constexpr int kHeader = 46;
 constexpr int kLegendRow = 18;
 constexpr int kChipsInRow = 2;
 constexpr int kMostChips = 4;  // of a GPU; more ranks share one chip with all their numbers
-constexpr const char* kDark = "#212529";
-constexpr const char* kGrey = "#5c636a";
-constexpr const char* kRed = "#c92a2a";
-constexpr const char* kRankFill = "#1864ab";
-constexpr const char* kCoreEdge = "#adb5bd";
+constexpr auto kDark = "#212529";
+constexpr auto kGrey = "#5c636a";
+constexpr auto kRed = "#c92a2a";
+constexpr auto kRankFill = "#1864ab";
+constexpr auto kCoreEdge = "#adb5bd";
 
 // The looks of boxes and words, a line for each property.
 constexpr SvgStyle kSocketBox = {
