@@ -21,7 +21,7 @@ std::string text_of_file(const std::string& path) {
 
 // In a container the path may be the outside's; then the mount itself is the group.
 ControlGroup seen_group(const std::string& mount, const std::string& path, bool v2) {
-  const std::string folder = cat(mount, path);
+  const auto folder = cat(mount, path);
   ControlGroup group{.mount = mount, .folder = is_folder(folder) ? folder : mount, .v2 = v2};
   while (group.folder.size() > mount.size() && group.folder.back() == '/')
     group.folder.pop_back();
@@ -85,7 +85,7 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
     if (line->controllers.empty()) {
       found.push_back(seen_group(base, line->path, true));
     } else if (contains(split(line->controllers, ','), controller)) {
-      const std::string by_all = cat(base, "/", line->controllers);
+      const auto by_all = cat(base, "/", line->controllers);
       const std::string mount = is_folder(by_all) ? by_all : cat(base, "/", controller);
       found.insert(found.begin(), seen_group(mount, line->path, false));
     }

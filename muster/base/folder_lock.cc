@@ -86,7 +86,7 @@ void check_is_ours(const std::string& text, const std::string& path) {
 std::string holder_in(const Strings& note) {
   if (note[kPid].empty())
     return "";
-  const std::optional<int64_t> since = parse_int(note[kSince]);
+  const auto since = parse_int(note[kSince]);
   const std::string time = since ? cat(", since ", format_local_time(*since)) : "";
   return printable(cat("process ", note[kPid], " on ", note[kHost], time));
 }

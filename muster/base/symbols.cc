@@ -31,7 +31,7 @@ bool is_way_to_function(const std::string& function) {
 }
 
 Strings addr2line(const std::string& file, const std::string& offsets) {
-  const std::string command =
+  const auto command =
       cat("timeout -s KILL 5 addr2line -Cfe ", shell_quoted(file), offsets, " 2>/dev/null");
   try {
     return split(output_of_shell(command, "stack"), '\n');

@@ -336,7 +336,7 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
   if (ctx.is_main())
     leave_results(to_json(rows, options));
   if (ctx.is_main() && !options.svg.empty()) {
-    const std::string title = cat(options.op, ", ", ctx.world_size(), " ranks, ", options.dtype);
+    const auto title = cat(options.op, ", ", ctx.world_size(), " ranks, ", options.dtype);
     write_named_file(options.svg, draw_times(rows, title));
   }
   check_results(rows, options.op);

@@ -212,7 +212,7 @@ int bench_devices(const DeviceBenchOptions& options) {
   const Host host =
       probe_this_machine({.cpu_slots = options.cpu_slots, .gpus = !options.cpu}).hosts.at(0);
   DeviceBench bench(host, options);
-  const std::vector<Candidate> candidates = candidates_of(host, options);
+  const auto candidates = candidates_of(host, options);
   const MeasuredScores scores = bench.run(candidates);
   if (!scores.empty())
     write_all(STDOUT_FILENO, options.json ? json_of(scores) : table(scores));

@@ -130,7 +130,7 @@ std::string draw_times(const CollectiveTimes& times, const std::string& title) {
       svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}});
   const std::string head =
       svg_element("text", {{"x", kLeftMargin}, {"y", 24}, {"font-size", 15}}, xml_text(title));
-  std::string body = cat("\n", background, "\n", head, "\n");
+  auto body = cat("\n", background, "\n", head, "\n");
   if (!times.empty()) {
     const Plot plot(times);
     body += plot.grid();

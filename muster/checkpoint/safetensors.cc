@@ -113,7 +113,7 @@ WrittenFile write_safetensors(const std::string& folder,
 }
 
 void share_head(SafetensorsHead& head, const Peers& peers) {
-  std::string data_bytes = cat(head.data_bytes);
+  auto data_bytes = cat(head.data_bytes);
   for (std::string* text : {&head.json, &data_bytes})
     peers.share(*text);
   head.data_bytes = std::stoull(data_bytes);

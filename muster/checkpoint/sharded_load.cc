@@ -350,7 +350,7 @@ std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory
                                                     const LoadOptions& options) {
   SkippedCheckpoints skipped;
   for (const auto& [path, is_abandoned] : candidates(directory, options, Peers(group))) {
-    const std::optional<Manifest> manifest = manifest_if_whole(path, group, skipped);
+    const auto manifest = manifest_if_whole(path, group, skipped);
     if (!manifest)
       continue;
     if (is_abandoned && group.rank() == 0)

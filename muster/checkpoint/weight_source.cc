@@ -51,7 +51,7 @@ class SafetensorsWeights : public WeightSource {
 std::string torch_file_of(const std::string& path) {
   if (!is_folder(path))
     return exists_at(path) && is_torch_file(path) ? path : "";
-  const std::string file = cat(path, "/", kTorchModelFile);
+  const auto file = cat(path, "/", kTorchModelFile);
   const bool is_plain = !exists_at(cat(path, "/", kManifestFile)) && !has_plain_weights(path);
   return is_plain && exists_at(file) ? file : "";
 }

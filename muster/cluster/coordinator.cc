@@ -270,7 +270,7 @@ void Coordinator::go_on_without(const std::string& id, bool lost) {
     refuse(id, "it was given up: no sign of life, or ranks that did not end in time");
   if (phase_ == Phase::gathering)
     say_(cat("host ", name, lost ? " is gone" : " has left"));
-  const std::string loss = cat("host ", name, lost ? " is gone" : " leaves");
+  const auto loss = cat("host ", name, lost ? " is gone" : " leaves");
   if (!mattered || regroup_in_place(loss))
     return;
   trouble_.hosts_changed = true;
@@ -392,7 +392,7 @@ void Coordinator::round_over() {
 // The loss of hosts costs an elastic job no restart.
 void Coordinator::restart_after_loss() {
   const bool is_one = trouble_.lost.size() == 1;
-  const std::string lost = cat(
+  const auto lost = cat(
       is_one ? "host " : "hosts ", join(trouble_.lost, ", "), is_one ? " is gone" : " are gone");
   if (rules_.elastic()) {
     const bool enough = std::ssize(members_) >= rules_.min_hosts;

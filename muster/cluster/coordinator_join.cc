@@ -76,7 +76,7 @@ bool Coordinator::turn_away_second_agent(const Order& order) {
   std::string second = order.hosts.at(shared->second);
   if (members_.at(second).seniority > 0)
     std::swap(first, second);
-  const std::string why = cat(
+  const auto why = cat(
       "agents ",
       name_of(first),
       " and ",
@@ -127,7 +127,7 @@ void Coordinator::on_join(Report report) {
     return;
   if (is_second_agent(report.from))
     return;
-  const std::string what = cat("host ", name_of(report.from), " has joined");
+  const auto what = cat("host ", name_of(report.from), " has joined");
   if (regroup_in_place(what))
     return;
   trouble_.hosts_changed = true;
@@ -327,7 +327,7 @@ Strings Coordinator::candidates() const {
 
 // "node rank 1", or "b (node rank 1)" where the launcher knows which host that is.
 std::string Coordinator::numbered(int node_rank) const {
-  const std::string number = cat("node rank ", node_rank);
+  const auto number = cat("node rank ", node_rank);
   const bool is_known = node_rank < std::ssize(rules_.host_names);
   return is_known ? cat(rules_.host_names[node_rank], " (", number, ")") : number;
 }

@@ -63,7 +63,7 @@ void note_unused_numbers(const RankEnv& env) {
   if (is_said || env.world_size < 2 || env.local_rank_told)
     return;
   is_said = true;
-  const std::string endpoint =
+  const auto endpoint =
       cat(get_env("MASTER_ADDR").value_or("HOST"), ":", get_env("MASTER_PORT").value_or("PORT"));
   log_warning("RANK=",
               env.rank,

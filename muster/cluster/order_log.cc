@@ -44,7 +44,7 @@ Strings keys_of_parts(std::string_view entry) {
 
 // The entry that names the parts.
 std::string write_parts(Store& store, int64_t number, std::string_view text) {
-  const std::string place = cat(kOrders, "-", number, "-", make_uuid());
+  const auto place = cat(kOrders, "-", number, "-", make_uuid());
   int64_t count = 0;
   for (; !text.empty(); ++count) {
     const size_t size = std::min(text.size(), store.max_value_bytes());

@@ -134,7 +134,7 @@ class RemoteJob {
 
   // Empty: ssh does not say. Not every --ssh knows -G.
   std::string address_in_ssh(const std::string& name) {
-    const std::string ask =
+    const auto ask =
         cat(shell_command(remote_.ssh), " -G ", shell_quoted(name), " 2>/dev/null || true");
     try {
       for (const std::string& line : split(output_of_command(ask, "--ssh"), '\n')) {
@@ -293,13 +293,13 @@ class RemoteJob {
     const bool has_joined = coordinator_->has_joined(without_user(agent.host.name));
     const char* const too_early =
         is_end_of_ssh ? " before the agent there had joined" : " before it had joined";
-    const std::string what = cat("host ",
-                                 agent.host.name,
-                                 ": ",
-                                 is_end_of_ssh ? "ssh" : "its agent",
-                                 " ended with ",
-                                 how,
-                                 has_joined ? "" : too_early);
+    const auto what = cat("host ",
+                          agent.host.name,
+                          ": ",
+                          is_end_of_ssh ? "ssh" : "its agent",
+                          " ended with ",
+                          how,
+                          has_joined ? "" : too_early);
     if (is_end_of_ssh)
       return cat(what, "; ", advice_for_ssh(remote_.ssh, agent.host.name));
     const bool is_elsewhere = !agent.address.empty();

@@ -38,7 +38,7 @@ int64_t bucket_of(const std::string& id, const StoredPlan& stored) {
 
 // A value that is larger than what the store takes is in pieces, and the order says in how many.
 Strings keys_of_bucket(const StoredPlan& stored, int64_t bucket) {
-  const std::string key = cat(stored.place, "/", bucket);
+  const auto key = cat(stored.place, "/", bucket);
   const int pieces = find_or(stored.pieces, cat(bucket));
   if (pieces < 0 || pieces > kMostPieces)
     throw invalid_argument(

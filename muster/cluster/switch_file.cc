@@ -65,7 +65,7 @@ class SwitchFile {
 
   // Other keys (LinkSpeed, BlockSizes) do not tell what is below a switch.
   void add_slurm(const StringViews& words, const std::string& line) {
-    std::map<std::string, std::string> values = slurm_values(words, line);
+    auto values = slurm_values(words, line);
     const std::string& name = values[values.contains("blockname") ? "blockname" : "switchname"];
     const std::string& nodes = values["nodes"];
     const std::string& switches = values["switches"];

@@ -264,7 +264,7 @@ Work ProcessGroup::all_to_all_async(
                            state_->name(),
                            ")");
   }
-  const std::string row = join(input.sizes().slice(1), ", ");
+  const auto row = join(input.sizes().slice(1), ", ");
   call.in_common([&] { return cat(toString(input.scalar_type()), " rows of [", row, "]"); });
   return call.start([&](auto& group) {
     return all_to_all_single(

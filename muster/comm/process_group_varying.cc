@@ -75,16 +75,16 @@ GivenRows given_rows(const Tensor& input, Device device) {
 }
 
 std::string written(const GivenRows& given) {
-  std::string text = cat(given.has_type ? 1 : 0,
-                         " ",
-                         static_cast<int>(given.type),
-                         " ",
-                         static_cast<int>(given.place),
-                         " ",
-                         given.rows,
-                         " ",
-                         given.row.size(),
-                         " ");
+  auto text = cat(given.has_type ? 1 : 0,
+                  " ",
+                  static_cast<int>(given.type),
+                  " ",
+                  static_cast<int>(given.place),
+                  " ",
+                  given.rows,
+                  " ",
+                  given.row.size(),
+                  " ");
   for (const int64_t extent : given.row)
     text += cat(extent, " ");
   return text + given.wrong;

@@ -64,7 +64,7 @@ BackendPtr split_parent(const ProcessGroup::State& state) {
 
 // A backend that compares calls compares shapes alone: there the lists are gathered.
 void ProcessGroup::agree_on_members(const Ints& ranks) {
-  const std::string mine = cat("[", join(ranks, ", "), "]");
+  const auto mine = cat("[", join(ranks, ", "), "]");
   if (!state_->can.compares_calls) {
     ProcessGroupCall call("new_group", *this);
     call.without_tensors();
@@ -93,7 +93,7 @@ void ProcessGroup::agree_on_members(const Ints& ranks) {
 // All ranks of the parent come here, also those outside of the new group.
 std::optional<ProcessGroup> ProcessGroup::new_group(const Ints& ranks) {
   check_members(ranks, size(), state_->name());
-  const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
+  const auto name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
   agree_on_members(ranks);
   const auto parent = split_parent(*state_);
   const auto place = std::ranges::find(ranks, rank());

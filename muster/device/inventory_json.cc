@@ -270,7 +270,7 @@ std::vector<Link> row_from(const JsonObject& host, const char* key, const std::s
 LinkMatrix links_from(JsonObject& host, const char* key, size_t rows, size_t columns) {
   LinkMatrix links;
   for (const std::string& text : host.texts_or_none(key)) {
-    std::vector<Link> row = row_from(host, key, text);
+    auto row = row_from(host, key, text);
     if (row.size() != columns)
       host.fail(key, cat(columns, " links in each row"), cat(row.size()));
     links.push_back(std::move(row));
@@ -320,7 +320,7 @@ std::string inventory_to_json(const Inventory& inventory) {
 }
 
 Inventory inventory_from_json(const std::string& text, const std::string& source) {
-  const std::string what = cat("inventory ", source);
+  const auto what = cat("inventory ", source);
   const auto json = parse_strict_json(text, what);
   JsonObject document(json, what, "");
   check_schema(document, kSchema);

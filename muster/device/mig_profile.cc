@@ -20,7 +20,7 @@ std::string mig_profile_name(unsigned compute_slices,
   const double share = static_cast<double>(memory_bytes) / gpu_bytes;
   const double gpu_gib = std::ceil(gpu_bytes / kGiB);
   const long gib = std::lround(std::ceil(share * kParts) / kParts * gpu_gib);
-  const std::string profile = cat(gpu_slices, "g.", gib, "gb");
+  const auto profile = cat(gpu_slices, "g.", gib, "gb");
   return compute_slices == gpu_slices ? profile : cat(compute_slices, "c.", profile);
 }
 

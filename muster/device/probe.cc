@@ -79,7 +79,7 @@ void find_gpus(const ProbeOptions& options, Host& host) {
 
 // A device whose firmware names no NUMA node is on the only one, where there is only one.
 void find_numa_nodes(const std::string& sysroot, Host& host) {
-  const std::optional<int> only = only_numa_node(sysroot);
+  const auto only = only_numa_node(sysroot);
   const auto fill_in = [&](auto& devices) {
     for (auto& device : devices)
       device.numa_node = device.numa_node ? device.numa_node : only;
@@ -97,8 +97,8 @@ std::vector<PciPlace> places_on_pci(const std::string& sysroot,
 // Fills in what PCI alone tells: pairs that no driver spoke of, and network cards.
 void find_pci_links(const std::string& sysroot, Host& host) {
   host.nics = find_nics(sysroot);
-  const std::vector<PciPlace> gpus = places_on_pci(sysroot, host.gpus);
-  const std::vector<PciPlace> nics = places_on_pci(sysroot, host.nics);
+  const auto gpus = places_on_pci(sysroot, host.gpus);
+  const auto nics = places_on_pci(sysroot, host.nics);
   for (const size_t i : indices_of(gpus)) {
     for (const size_t j : indices_of(gpus)) {
       Link& link = host.gpu_links[i][j];

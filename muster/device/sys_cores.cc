@@ -72,7 +72,7 @@ std::map<Key, int> numbers_of_keys(const std::set<Key>& keys) {
 // What sysfs does not tell of a CPU makes it a core of its own on node and socket 0.
 std::map<int, CpuPlace> places_of(const std::string& sysroot, const Ints& cpus) {
   const fs::path system = sysroot + "/sys/devices/system";
-  const std::map<int, int> nodes = nodes_of_cpus(system);
+  const auto nodes = nodes_of_cpus(system);
   std::map<int, CpuPlace> places;
   for (const int cpu : cpus) {
     const fs::path folder = system / "cpu" / cat("cpu", cpu);

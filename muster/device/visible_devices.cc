@@ -173,7 +173,7 @@ VisibleDevices visible_devices(const Gpus& gpus, std::string_view text) {
   const auto entries = parse_visible_devices(text);
   for (const size_t i : indices_of(entries)) {
     const bool is_mig = entries[i].kind == VisibleEntry::Kind::mig;
-    const std::string entry = cat("entry ", i + 1, ", '", entries[i].text, "', ");
+    const auto entry = cat("entry ", i + 1, ", '", entries[i].text, "', ");
     const Match match = match_entry(gpus, entries[i]);
     if (!match.problem.empty()) {
       visible.remark = cat(entry, "hides itself and all entries after it: ", match.problem);

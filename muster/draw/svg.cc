@@ -14,7 +14,7 @@ std::string svg_number(double value) {
   // The C library would print the decimal point of the user's locale, so digits are cut here.
   const long hundredths = std::lround(value * 100);
   const long rest = std::labs(hundredths % 100);
-  std::string text = cat(hundredths < 0 ? "-" : "", std::labs(hundredths / 100));
+  auto text = cat(hundredths < 0 ? "-" : "", std::labs(hundredths / 100));
   if (rest == 0)
     return text;
   text += cat(rest < 10 ? ".0" : ".", rest);
@@ -26,7 +26,7 @@ std::string svg_number(double value) {
 std::string svg_element(std::string_view name,
                         std::initializer_list<SvgAttribute> attributes,
                         std::string_view content) {
-  std::string text = cat("<", name);
+  auto text = cat("<", name);
   for (const SvgAttribute& attribute : attributes) {
     if (!attribute.value.empty())
       text += cat(" ", attribute.name, "=\"", xml_text(attribute.value), "\"");

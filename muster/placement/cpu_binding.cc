@@ -133,7 +133,7 @@ void bind_node(const Host& host,
                  cat(node.size()),
                  *ranks[0]);
   }
-  const std::vector<Cores> shares = shares_of(host, binding, node, count);
+  const auto shares = shares_of(host, binding, node, count);
   for (size_t place = 0; place < count; ++place) {
     ranks[place]->bind_cpus = true;
     ranks[place]->cpus = cpu_list(shares[place % shares.size()]);

@@ -316,7 +316,7 @@ ModelSizes parse_model(std::string_view text) {
     const size_t equals = member.find('=');
     if (equals == npos)
       refuse_model("NAME=VALUE", in_quotes(printable(member)));
-    const std::string name = printable(member.substr(0, equals));
+    const auto name = printable(member.substr(0, equals));
     if (!given.insert(name).second)
       refuse_model(cat(name, " once"), "it twice");
     set_member(model, name, printable(member.substr(equals + 1)));

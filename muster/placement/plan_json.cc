@@ -376,7 +376,7 @@ std::string host_ranks_to_json(const HostRanks& host) {
 }
 
 HostRanks host_ranks_from_json(const std::string& text, const std::string& source) {
-  const std::string what = cat("ranks of ", source);
+  const auto what = cat("ranks of ", source);
   const auto json = parse_strict_json(text, what);
   JsonObject document(json, what, "");
   HostRanks host{.host_index = document.small_integer("host_index", 0),
@@ -398,7 +398,7 @@ HostRanks host_ranks_from_json(const std::string& text, const std::string& sourc
 
 // Ranks come before the mesh and the shares, which are checked against them.
 Plan plan_from_json(const std::string& text, const std::string& source) {
-  const std::string what = cat("plan ", source);
+  const auto what = cat("plan ", source);
   const auto json = parse_strict_json(text, what);
   JsonObject document(json, what, "");
   check_schema(document, kSchema);

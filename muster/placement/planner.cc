@@ -184,7 +184,7 @@ class Planner {
     const RankCounts counts = rank_counts(policy_, input, nproc, notes_);
     if (counts.on_gpus > 0)
       place_by_policy(host_at, input, counts.on_gpus);
-    const std::string taken = cat("surplus: ", plural(counts.on_gpus, "GPU"), " taken; ");
+    const auto taken = cat("surplus: ", plural(counts.on_gpus, "GPU"), " taken; ");
     add_cpu_ranks(host_at, counts.on_cpu, taken);
   }
 

@@ -58,7 +58,7 @@ std::string gpus_there(const Policy& policy, const PolicyInput& input, bool by_s
 RankCounts divide_excess(const PolicyInput& input, const Excess& excess, PlanNotes& notes) {
   const Request& request = input.request;
   const int others = excess.asked - excess.capacity;
-  const std::string numbers = cat(plural(excess.asked, "rank"), " asked for, ", excess.there, ": ");
+  const auto numbers = cat(plural(excess.asked, "rank"), " asked for, ", excess.there, ": ");
   if (request.surplus == Surplus::cpu) {
     notes.add(input.host, cat(numbers, "the other ", others, " on CPU slots (--surplus cpu)"));
     if (request.numa_binding != NumaBinding::none)

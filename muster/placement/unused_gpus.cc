@@ -48,15 +48,15 @@ void note_unused_gpus(const Policy& policy,
   if (left.empty() || as_asked)
     return;
   const size_t num_ranks = choices.size() / each;
-  const std::string text = cat(join_first(left, ", ", kMostUnusedNamed),
-                               named ? cat(" of --gpus ", printable(request.gpus.text)) : "",
-                               word_for(left.size(), " is", " are"),
-                               " not used: ",
-                               plural(num_ranks, "rank"),
-                               word_for(num_ranks, "", ", each"),
-                               " with ",
-                               plural(each, "GPU"),
-                               named && each == 1 ? "; --gpus-per-rank N gives each more" : "");
+  const auto text = cat(join_first(left, ", ", kMostUnusedNamed),
+                        named ? cat(" of --gpus ", printable(request.gpus.text)) : "",
+                        word_for(left.size(), " is", " are"),
+                        " not used: ",
+                        plural(num_ranks, "rank"),
+                        word_for(num_ranks, "", ", each"),
+                        " with ",
+                        plural(each, "GPU"),
+                        named && each == 1 ? "; --gpus-per-rank N gives each more" : "");
   notes.add(input.host, text, named);
 }
 

@@ -83,7 +83,7 @@ std::string attempt_row(const AttemptRecord& attempt, const Stretch& all, bool g
   const std::string name = attempt_name(attempt.attempt);
   const double length = all.ended - all.began;
   const double seconds = attempt.ended.value_or(all.ended) - attempt.began;
-  const std::string says = cat(duration_text(seconds), ", ", end.text);
+  const auto says = cat(duration_text(seconds), ", ", end.text);
   return cat("<span class=\"name\">",
              name,
              "</span><div class=\"track\" title=\"",
@@ -117,7 +117,7 @@ std::string attempt_rows(const LaunchRecord& launch, bool goes_on) {
 
 // A launch that has not ended either goes on or was killed with its launcher.
 std::string launch_line(const LaunchRecord& launch, bool goes_on) {
-  std::string text = cat("started ", wall_time_text(launch.began));
+  auto text = cat("started ", wall_time_text(launch.began));
   if (launch.ended) {
     text += cat(", ",
                 launch.outcome,

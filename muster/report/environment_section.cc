@@ -20,7 +20,7 @@ std::string hosts_of(const JobRun& run) {
 
 // One line for the machine that the launcher has recorded: its cores, its GPUs, its driver.
 std::string machine_of(const Host& host) {
-  std::string text = plural(host.num_cores, "core");
+  auto text = plural(host.num_cores, "core");
   if (!host.gpus.empty())
     text += cat(", ", plural(host.gpus.size(), "GPU"), " (", host.gpus.front().model, ")");
   if (!host.driver_version.empty())

@@ -38,7 +38,7 @@ std::string cause_text(const JobFailure& failure) {
   if (failure.exits.empty())
     return {};
   const RankExit& first = failure.exits.front();
-  std::string html = cat(
+  auto html = cat(
       "<p class=\"cause bad\">rank ", first.rank, ": ", xml_text(cause_and_error(first)), "</p>\n");
   if (const std::string meaning = failure_meaning(first); !meaning.empty())
     html += cat("<p>", xml_text(meaning), "</p>\n");

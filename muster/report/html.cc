@@ -43,21 +43,21 @@ std::string html_name(std::string_view name) {
 }  // namespace
 
 std::string page_begin(const PageHead& head, std::string_view more_style) {
-  std::string html = cat(kReportHead,
-                         "<title>",
-                         xml_text(cat(head.title, ": ", head.outcome)),
-                         "</title>\n",
-                         kReportStyle,
-                         more_style,
-                         "</head>\n<body>\n<main>\n<header>\n<div class=\"line\"><h1>",
-                         xml_text(head.title),
-                         "</h1><span class=\"badge ",
-                         head.kind,
-                         "\">",
-                         xml_text(head.outcome),
-                         "</span></div>\n<p>",
-                         xml_text(head.line),
-                         "</p>\n</header>\n");
+  auto html = cat(kReportHead,
+                  "<title>",
+                  xml_text(cat(head.title, ": ", head.outcome)),
+                  "</title>\n",
+                  kReportStyle,
+                  more_style,
+                  "</head>\n<body>\n<main>\n<header>\n<div class=\"line\"><h1>",
+                  xml_text(head.title),
+                  "</h1><span class=\"badge ",
+                  head.kind,
+                  "\">",
+                  xml_text(head.outcome),
+                  "</span></div>\n<p>",
+                  xml_text(head.line),
+                  "</p>\n</header>\n");
   html += sum_of<std::string>(head.problems, [&](const std::string& problem) {
     return cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
   });

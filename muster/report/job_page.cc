@@ -54,7 +54,7 @@ Tile ranks_tile(const Plan& plan) {
       gpus += 1 + rank.more_devices.size();
   }
   const std::string on = gpus > 0 ? plural(gpus, "GPU") : "on the CPU";
-  const std::string note = cat(plural(hosts.size(), "host"), ", ", on);
+  const auto note = cat(plural(hosts.size(), "host"), ", ", on);
   return {.label = "Ranks", .value = cat(plan.ranks.size()), .note = note};
 }
 

@@ -32,7 +32,7 @@ namespace {
 void read_part(JobRun& run,
                const char* name,
                const std::function<void(const std::string& path)>& read) {
-  const std::string path = cat(run.folder, "/", name);
+  const auto path = cat(run.folder, "/", name);
   if (!path_exists(path))
     return;
   try {

@@ -332,8 +332,8 @@ std::string family_of(std::string_view name) {
   for (const std::string_view kind :
        {"train", "training", "validation", "valid", "val", "eval", "test"}) {
     for (const char separator : {'_', '/', '.', ' ', '-'}) {
-      const std::string before = cat(kind, separator);
-      const std::string after = cat(separator, kind);
+      const auto before = cat(kind, separator);
+      const auto after = cat(separator, kind);
       if (name.starts_with(before))
         return std::string(name.substr(before.size()));
       if (name.ends_with(after))

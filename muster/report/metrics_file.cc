@@ -129,7 +129,7 @@ class MetricsReader {
     for (const auto& [name, value] : object.items()) {
       if (outer.empty() && name == kStep)
         continue;
-      const std::string whole = cat(framed("", outer, "."), name);
+      const auto whole = cat(framed("", outer, "."), name);
       if (value.is_object() && outer.empty())
         take_members(value, name, at);
       if (value.is_number()) {

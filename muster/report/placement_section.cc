@@ -98,7 +98,7 @@ std::string placement_section(const JobRun& run) {
   html += sum_of<std::string>(plan.notes, [&](const std::string& note) {
     return cat("<p class=\"small\" style=\"margin-top:10px\">Note: ", xml_text(note), "</p>\n");
   });
-  std::string facts = cat("Policy ", plan.policy, ", ", plural(plan.ranks.size(), "rank"));
+  auto facts = cat("Policy ", plan.policy, ", ", plural(plan.ranks.size(), "rank"));
   if (plan.global_batch > 0)
     facts += cat(", global batch ", plan.global_batch);
   if (plan.simulated)

@@ -97,7 +97,7 @@ double seconds_since_boot() {
 }  // namespace
 
 std::vector<RankUsage> find_rank_usage(const std::string& run_dir) {
-  const std::vector<ProcStat> all = all_processes();
+  const auto all = all_processes();
   const double now = seconds_since_boot();
   std::multimap<int, RankUsage> by_attempt;
   for (const ProcStat& leader : all) {

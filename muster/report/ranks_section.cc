@@ -79,7 +79,7 @@ std::string rank_bar(const ActivityView& view, const TimeShares& shares) {
     const double seconds = shares.of(look.category);
     if (seconds <= 0)
       continue;
-    const std::string words =
+    const auto words =
         cat(look.words, " ", share_text(seconds / shares.total), ", ", duration_text(seconds));
     parts += cat("<span class=\"",
                  look.fill,
@@ -215,7 +215,7 @@ std::string track_row(const RankTrack& track,
                       bool goes_on,
                       double begin,
                       double length) {
-  std::string html =
+  auto html =
       cat("<span class=\"name\">rank ", track.view->rank, "</span><div class=\"track calls\">");
   for (const CallBar& bar : track.bars) {
     const bool is_running = goes_on && bar.call->state == CallState::under_way;
@@ -235,7 +235,7 @@ std::string track_row(const RankTrack& track,
 
 // All tracks have one scale, from the first call's begin to the last one's end.
 std::string collectives_tracks(const JobRun& run) {
-  const std::vector<RankTrack> tracks = tracks_of(run);
+  const auto tracks = tracks_of(run);
   if (tracks.empty())
     return {};
   double begin = HUGE_VAL;

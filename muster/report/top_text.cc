@@ -117,7 +117,7 @@ std::string samples_in_all(const TopView& view) {
   }
   if (samples <= 0)
     return {};
-  const std::string speed = cat(", ", number_of(samples), " samples/s ");
+  const auto speed = cat(", ", number_of(samples), " samples/s ");
   if (view.unseen_hosts.empty())
     return speed + "in all";
   const char* const are = word_for(ranks, "is", "are");
@@ -217,7 +217,7 @@ std::vector<Gauge> gauges() {
 // Hosts whose ranks cannot be seen, and files that could not be read, are named below the table.
 std::string top_table(const TopView& view) {
   std::string text = heading(view);
-  std::vector<TopColumn> columns = top_columns();
+  auto columns = top_columns();
   std::erase_if(columns, [&](const TopColumn& column) {
     const auto is_empty = [](const std::string& cell) {
       return cell.empty();

@@ -432,7 +432,7 @@ std::exception_ptr Mailbox::late_or_lost(const Pending& pending, bool is_send) c
     return nullptr;
   const std::string peer =
       pending.peer == kAnySource ? "any rank" : cat("rank ", team_.name(pending.peer));
-  const std::string where = cat(
+  const auto where = cat(
       is_send ? "send to " : "recv from ", peer, " (tag ", pending.tag, ") ", team_.here(), ": ");
   if (!lost.empty())
     return std::make_exception_ptr(

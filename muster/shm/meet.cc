@@ -97,7 +97,7 @@ Layout fitting(Layout wish) {
 // A socket that listens under a random name, and the name.
 std::pair<Fd, std::string> listen_somewhere() {
   Fd listener = unix_socket();
-  std::string name = cat(kNamePrefix, to_hex(random_bytes(kNameBytes)));
+  auto name = cat(kNamePrefix, to_hex(random_bytes(kNameBytes)));
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||

@@ -109,7 +109,7 @@ std::optional<std::string> value_in(const Json& range) {
 // Calls `read` with what etcd has answered. Something else may listen there.
 template <class Read>
 auto read_answer(const std::string& text, const Read& read) {
-  std::string got = in_quotes(printable(text.substr(0, kShownOfAnswer)));
+  auto got = in_quotes(printable(text.substr(0, kShownOfAnswer)));
   try {
     if (!nests_too_deep(text))
       return read(Json::parse(text));

@@ -222,7 +222,7 @@ void FileStore::take_rank() {
 
 // Refuses a file whose run, some of whose members live, is not the one that this member belongs to.
 void FileStore::check_run(const FileRecord& header_record, int living) {
-  const std::string user = cat("rank ", living, ", ", who(living));
+  const auto user = cat("rank ", living, ", ", who(living));
   if (header_record.key != options_.job) {
     throw refusal(options_.path,
                   cat("only job '",

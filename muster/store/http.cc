@@ -92,7 +92,7 @@ class Http::Curl : NoCopy {
     library_.getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
     if (status == 200)
       return {.body = std::move(answer)};
-    const std::string said = printable(answer.substr(0, 300));
+    const auto said = printable(answer.substr(0, 300));
     return {.error =
                 cat("http: expected ", url, " to answer with status 200, got ", status, ": ", said),
             .is_servers = status >= 500};

@@ -81,7 +81,7 @@ std::optional<RendezvousPlace> place_of_srun(const std::string& who) {
   if (!inside_srun_step() || !job)
     return std::nullopt;
   const std::string restarts = get_env("SLURM_RESTART_COUNT").value_or("0");
-  const std::string step = cat(*job, ".", *get_env("SLURM_STEP_ID"), ".", restarts);
+  const auto step = cat(*job, ".", *get_env("SLURM_STEP_ID"), ".", restarts);
   const bool is_one_host = get_env("SLURM_STEP_NUM_NODES") == "1";
   return place_for(is_one_host, "SLURM_SUBMIT_DIR", file_name("srun", step, who));
 }

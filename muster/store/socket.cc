@@ -295,11 +295,11 @@ Fd listen_on(Endpoint& endpoint, const Deadline& deadline) {
   if (!listens) {
     const int error = errno;
     const char* const advice = is_tcp ? "; choose another port" : "; choose another path";
-    const std::string message = cat("store server: expected to listen on ",
-                                    to_string(endpoint),
-                                    ", got: ",
-                                    text_of(error),
-                                    advice);
+    const auto message = cat("store server: expected to listen on ",
+                             to_string(endpoint),
+                             ", got: ",
+                             text_of(error),
+                             advice);
     if (error == EADDRINUSE)
       throw AddressInUse(ErrorCode::unavailable, message);
     throw unavailable(message);
@@ -321,13 +321,13 @@ Fd connect_to(const Endpoint& endpoint, IfRefused if_refused, const Deadline& de
     }
     const bool again = if_refused == IfRefused::retry && connected.is_worth_another_try;
     if (!again || deadline.left() <= pause) {
-      const std::string fact = cat("store: expected a server at ",
-                                   to_string(endpoint),
-                                   ", got: ",
-                                   text_of(connected.error),
-                                   " (tried for ",
-                                   format_seconds(seconds_since(start)),
-                                   ")");
+      const auto fact = cat("store: expected a server at ",
+                            to_string(endpoint),
+                            ", got: ",
+                            text_of(connected.error),
+                            " (tried for ",
+                            format_seconds(seconds_since(start)),
+                            ")");
       const std::string advice = "see whether the launcher still runs";
       if (if_refused == IfRefused::fail && connected.error == ECONNREFUSED)
         throw StoreGone(ErrorCode::unavailable, cat(fact, "; ", advice));

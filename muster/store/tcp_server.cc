@@ -226,7 +226,7 @@ bool TcpServer::Loop::turn_away() {
     const Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     someone = fd.valid();
     if (someone) {
-      const std::string greeting = cat(kGreetingFull, std::string(kNonceBytes, '\0'));
+      const auto greeting = cat(kGreetingFull, std::string(kNonceBytes, '\0'));
       (void)!::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
       if (++turned_away_ == 1)
         log_warning("store server: no descriptor left for a client; raise the limit (ulimit -n)");

@@ -250,9 +250,9 @@ std::optional<Divergence> first_difference(const GroupPaths& all_paths, const st
 }  // namespace
 
 std::string Divergence::text() const {
-  const std::string who = cat(ranks.size() == 1 ? "rank " : "ranks ", numbers_text(ranks));
+  const auto who = cat(ranks.size() == 1 ? "rank " : "ranks ", numbers_text(ranks));
   const char* const pronoun = ranks.size() == 1 ? "it" : "they";
-  const std::string which = cat(call, " of ", group);
+  const auto which = cat(call, " of ", group);
   const std::string they = numbers_text(others);
   switch (kind) {
     case Kind::never_began:

@@ -63,7 +63,7 @@ Strings event_places(const std::string& run_dir) {
 
 // A file grows by much at a time, so that one may be longer than `most` and its events are not.
 std::string pack_events(const std::string& run_dir, const std::string& place, size_t most) {
-  const std::string path = cat(run_dir, "/trace/", place);
+  const auto path = cat(run_dir, "/trace/", place);
   if (fs::file_size(path) > most + kEventsOfChunk * sizeof(TraceEvent))
     return {};
   std::string events = used_part(read_plain_file(path));
@@ -77,7 +77,7 @@ void unpack_events(const std::string& packed,
   if (!is_place(place))
     throw invalid_argument(
         "events of another host: expected ATTEMPT/RANK, got '", printable(place), "'");
-  const std::string path = cat(run_dir, "/trace/", place);
+  const auto path = cat(run_dir, "/trace/", place);
   if (path_exists(path))
     return;
   std::error_code error;

@@ -56,7 +56,7 @@ std::string last_call_text(const ActivityView& view, int64_t now_ns) {
   if (view.calls.empty())
     return "no collective yet";
   const CallView& call = view.calls.back();
-  const std::string which = cat(call.text(), call.group == "world" ? "" : cat(" of ", call.group));
+  const auto which = cat(call.text(), call.group == "world" ? "" : cat(" of ", call.group));
   if (!call.end_ns)
     return cat("under way: ", which, " for ", time_between(call.begin_ns, now_ns));
   const char* const how = call.state == CallState::failed ? "failed" : "ended";

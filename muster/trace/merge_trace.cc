@@ -128,7 +128,7 @@ std::string microseconds(int64_t nanoseconds) {
   const bool is_negative = nanoseconds < 0;
   const uint64_t as_unsigned = nanoseconds;
   const uint64_t size = is_negative ? -as_unsigned : as_unsigned;
-  std::string part = cat(size % 1000);
+  auto part = cat(size % 1000);
   part.insert(0, 3 - part.size(), '0');
   return cat(is_negative ? "-" : "", size / 1000, ".", part);
 }
@@ -185,7 +185,7 @@ class RankEvents {
         header_(header),
         shift_(time_difference(time_sum(header.unix_minus_monotonic_ns, header.host_correction_ns),
                                zero)) {
-    const std::string name =
+    const auto name =
         cat("rank ", header.rank, " (", text_in(header.host), ", ", text_in(header.device), ")");
     add_metadata("process_name", cat("\"pid\":", header.rank), cat("\"name\":", quoted(name)));
     add_metadata(
@@ -249,12 +249,12 @@ class RankEvents {
   // Calls overlap each other and the spans of their thread, so each is a begin and an end that
   // belong together by their number.
   void add_call(const TraceEvent& event) {
-    const std::string what = cat("\"name\":",
-                                 name_of(event),
-                                 ",\"cat\":\"collective\",\"id2\":{\"local\":\"",
-                                 ++calls_,
-                                 "\"},",
-                                 place(event));
+    const auto what = cat("\"name\":",
+                          name_of(event),
+                          ",\"cat\":\"collective\",\"id2\":{\"local\":\"",
+                          ++calls_,
+                          "\"},",
+                          place(event));
     writer_.add("{\"ph\":\"b\",",
                 what,
                 ",\"ts\":",

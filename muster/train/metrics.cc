@@ -388,7 +388,7 @@ SavedState Metrics::state() {
   for (const std::string& name : order_) {
     if (!added.contains(name))
       continue;
-    const std::string number = cat(state.texts.size() / 2);
+    const auto number = cat(state.texts.size() / 2);
     state.texts["name " + number] = name;
     state.texts["kind " + number] = name_of(entries_.at(name).kind);
     state.numbers["value " + number] = added.at(name).value;
@@ -409,7 +409,7 @@ void Metrics::load_state(const SavedState& state) {
   clear();
   last_in_state_ = static_cast<int64_t>(find_or(state.numbers, kWritten, -1));
   for (const size_t i : indices_below(state.texts.size() / 2)) {
-    const std::string number = cat(i);
+    const auto number = cat(i);
     const std::string& kind = state.text("metrics", "kind " + number);
     Entry& into = entry(state.text("metrics", "name " + number), kind_named(kind));
     if (group_.rank() != 0)

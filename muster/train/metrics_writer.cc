@@ -101,7 +101,7 @@ std::shared_ptr<const FolderLock> lock_of(const std::string& path) {
   const fs::path file = fs::weakly_canonical(fs::absolute(behind_links(path), error), error);
   if (error || !fs::is_directory(file.parent_path(), error))
     return nullptr;
-  const std::string name = cat(".", file.filename().string(), ".lock");
+  const auto name = cat(".", file.filename().string(), ".lock");
   return lock_for_process(
       file.parent_path().string(), name, job_of_environment(), "metrics", "writes");
 }

@@ -87,7 +87,7 @@ std::vector<OrderedRows::Row> OrderedRows::rows_that_follow(Int64s& indices) {
 
 IndexedRows OrderedRows::take() {
   IndexedRows taken;
-  const std::vector<Row> rows = rows_that_follow(taken.indices);
+  const auto rows = rows_that_follow(taken.indices);
   if (rows.empty())
     return taken;
   // Where each block's rows begin in the joined ones.

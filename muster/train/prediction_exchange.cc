@@ -30,7 +30,7 @@ struct PredictionExchange::Said {
 namespace {
 
 std::string numbers_text(c10::IntArrayRef numbers) {
-  std::string text = cat(numbers.size(), " ");
+  auto text = cat(numbers.size(), " ");
   for (const int64_t number : numbers)
     text += cat(number, " ");
   return text;

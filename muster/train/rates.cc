@@ -97,7 +97,7 @@ std::string texts_of(const std::vector<Rate>& parts, const char* between) {
 Rate constant(double factor, int64_t steps) {
   expect_of_rate(factor >= 0, "constant", "a factor of 0 or more", factor);
   expect_of_rate(steps >= 0, "constant", "0 steps (for ever) or more", real(steps));
-  std::string text = cat("constant ", factor);
+  auto text = cat("constant ", factor);
   if (steps > 0)
     text += cat(" for ", steps, " steps");
   const auto rate = [=](double initial, int64_t step) {
@@ -195,7 +195,7 @@ Rate step(int64_t every, double gamma) {
 Rate multi_step(Int64s milestones, double gamma) {
   expect_of_rate(gamma > 0, "multi_step", "a gamma above 0", gamma);
   std::ranges::sort(milestones);
-  std::string text = cat("times ", gamma, " at steps ", join(milestones, ", "));
+  auto text = cat("times ", gamma, " at steps ", join(milestones, ", "));
   return {[milestones = std::move(milestones), gamma](double initial, int64_t step) {
             return initial * std::pow(gamma, real(milestones_passed(milestones, step)));
           },

@@ -130,7 +130,7 @@ void remove_leftovers(const std::string& directory) {
   for (const auto& name : names_in(directory)) {
     if (!is_temporary(name))
       continue;
-    const std::string path = cat(directory, "/", name);
+    const auto path = cat(directory, "/", name);
     const Fd folder = open_folder(path);
     // A living writer holds the lock; the kernel lets go of a dead one's.
     if (!folder.valid() || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0)

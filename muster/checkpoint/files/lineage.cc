@@ -41,7 +41,7 @@ std::vector<Saved> all_saved(const std::string& directory) {
 // The newest checkpoint knows its ancestors, so it says which of the others its training has
 // abandoned.
 SavedFolders list_by_saving(const std::string& directory, const IsOwn& is_own) {
-  std::vector<Saved> all = all_saved(directory);
+  auto all = all_saved(directory);
   std::ranges::reverse(all);
   const auto newest = std::ranges::find_if(
       all, [&](const Saved& one) { return one.manifest && (!is_own || is_own(*one.manifest)); });
@@ -114,7 +114,7 @@ void warn_of_abandoned(const std::string& path) {
 
 // A number of an abandoned branch must not come again, even if its checkpoint is gone.
 int64_t next_serial(const std::string& directory, const SerialRanges& abandoned) {
-  const std::vector<Saved> all = all_saved(directory);
+  const auto all = all_saved(directory);
   int64_t largest = all.empty() ? 0 : all.back().serial;
   for (const SerialRange& range : abandoned)
     largest = std::max(largest, range.until);

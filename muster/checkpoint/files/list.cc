@@ -34,7 +34,7 @@ uint64_t bytes_in(const std::string& folder) {
 // The time of the manifest, which is written last; without one, the folder's; 0: neither is there.
 int64_t written_at(const std::string& folder) {
   struct stat info{};
-  const std::string manifest = cat(folder, "/", kManifestFile);
+  const auto manifest = cat(folder, "/", kManifestFile);
   if (::lstat(manifest.c_str(), &info) != 0 && ::lstat(folder.c_str(), &info) != 0)
     return 0;
   return info.st_mtim.tv_sec;
@@ -65,7 +65,7 @@ std::string checkpoints_folder(const std::string& folder) {
                            printable(folder),
                            "'; name a run's folder or its checkpoints/");
   }
-  const std::string inner = cat(folder, "/checkpoints");
+  const auto inner = cat(folder, "/checkpoints");
   return list_checkpoints(folder).empty() && is_folder(inner) ? inner : folder;
 }
 

@@ -268,7 +268,7 @@ void check_step(const Manifest& manifest, const std::string& path) {
 
 // The size is looked at before the file is read into memory.
 Manifest read_manifest_alone(const std::string& folder) {
-  const std::string path = cat(folder, "/", kManifestFile);
+  const auto path = cat(folder, "/", kManifestFile);
   if (size_of_file(path) > kMaxManifestBytes)
     refuse_manifest(path, "a manifest", "a file too large for one");
   return parse_manifest(read_small_file(path), path);
@@ -283,13 +283,13 @@ std::optional<Manifest> manifest_if_readable(const std::string& folder) {
 }
 
 void check_size(const std::string& folder, const WrittenFile& file) {
-  const std::string path = cat(folder, "/", file.name);
+  const auto path = cat(folder, "/", file.name);
   if (const auto bytes = size_of_file(path); bytes != file.bytes)
     refuse_manifest(path, cat(file.bytes, " bytes, as the manifest says,"), cat(bytes));
 }
 
 void check_content(const std::string& folder, const WrittenFile& file, const OnBytes& on_piece) {
-  const std::string path = cat(folder, "/", file.name);
+  const auto path = cat(folder, "/", file.name);
   if (sha256_of_file(path, on_piece) != file.sha256)
     refuse_manifest(path, "content with the manifest's checksum", "other content");
 }

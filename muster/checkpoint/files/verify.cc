@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 // Throws: io or invalid_argument for a file that is not as the manifest says.
 void verify_file(const std::string& folder, const WrittenFile& file, const OnBytesRead& on_bytes) {
-  const std::string path = cat(folder, "/", file.name);
+  const auto path = cat(folder, "/", file.name);
   check_size(folder, file);
   check_content(folder, file, [&](size_t bytes) {
     if (on_bytes)

@@ -93,8 +93,7 @@ void FolderSaver::check(const std::string& training) {
     const bool is_known = saver == number_ || last.at < restored_at_;
     if (is_known || !is_on_disk(folder_, last.step))
       continue;
-    const std::string has_saved =
-        cat("has saved step ", last.step, ", which this one did not restore");
+    const auto has_saved = cat("has saved step ", last.step, ", which this one did not restore");
     if (says_that_it_saves_ && last.says_that_it_saves)
       throw failed_precondition(expected_own_folder(folder_, has_saved));
     if (!std::exchange(has_warned_, true))

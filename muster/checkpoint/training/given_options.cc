@@ -24,15 +24,15 @@ void GivenOptions::tell_differences() const {
     for (const size_t g : indices_of(now)) {
       for (const auto& [name, value] : now[g]) {
         const std::string& given = before_[i][g].at(name);
-        const std::string line = cat("resume: '",
-                                     optimizers_[i].first,
-                                     "' goes on with the checkpoint's ",
-                                     name,
-                                     ", ",
-                                     value,
-                                     "; the program gave ",
-                                     given,
-                                     " (set it after restore() to take that)");
+        const auto line = cat("resume: '",
+                              optimizers_[i].first,
+                              "' goes on with the checkpoint's ",
+                              name,
+                              ", ",
+                              value,
+                              "; the program gave ",
+                              given,
+                              " (set it after restore() to take that)");
         if (given != value && told.insert(line).second)
           log_info(line);
       }

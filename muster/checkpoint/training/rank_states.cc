@@ -92,7 +92,7 @@ SavedState own_state(const ProcessGroup& group, const std::string& owner, const 
                               group.size(),
                               "; start as many ranks, or add a part that is the same on all");
   }
-  const std::string prefix = cat(group.rank(), "/");
+  const auto prefix = cat(group.rank(), "/");
   SavedState mine;
   const auto take = [&](const auto& from, auto& to) {
     for (const auto& [name, value] : from)

@@ -266,7 +266,7 @@ std::vector<LearningRates> Training::schedules() {
 
 // A schedule that begins anew does not count here, but its optimizer has a schedule all the same.
 std::vector<LearningRates> Training::learning_rates() {
-  std::vector<LearningRates> all = schedules();
+  auto all = schedules();
   std::erase_if(all, [&](const LearningRates& schedule) { return is_fresh(schedule.name); });
   auto scheduled = mapped_to<std::set<const Optimizer*>>(schedules(), &LearningRates::optimizer);
   for (const auto& [name, optimizer] : models_.optimizers())

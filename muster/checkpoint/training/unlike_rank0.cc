@@ -55,8 +55,7 @@ uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
 // The hash of a tensor's name, type, shape and content.
 uint64_t hash_of(const std::string& name, const Tensor& tensor) {
   const Tensor here = tensor.detach().cpu().contiguous();
-  const std::string kind =
-      cat(name, " ", toString(here.scalar_type()), " ", join(here.sizes(), ","));
+  const auto kind = cat(name, " ", toString(here.scalar_type()), " ", join(here.sizes(), ","));
   return hash_of(here.data_ptr(), here.nbytes(), hash_of(kind.data(), kind.size(), 0));
 }
 

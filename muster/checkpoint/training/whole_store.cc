@@ -167,7 +167,7 @@ std::optional<RestoredState> WholeStore::restore_kept() {
     kept.keep(now);
   }
   const KeptState& state = *kept.newest();
-  const std::string name = cat("step ", state.image.position.step, " in memory");
+  const auto name = cat("step ", state.image.position.step, " in memory");
   const TrainingState mine = training().whole_state();
   Peers(group()).together([&] { check_kept(mine, state.image, name); });
   if (mine.optimizer != nullptr)

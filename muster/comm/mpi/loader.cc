@@ -43,7 +43,7 @@ std::string find_library() {
     return *path;
   const std::string folder = folder_of_library_with(&make_mpi);
   for (const std::string& name : names) {
-    std::string path = cat(folder, "lib", name, ".so");
+    auto path = cat(folder, "lib", name, ".so");
     if (::access(path.c_str(), F_OK) == 0)
       return path;
   }

@@ -166,7 +166,7 @@ int64_t CsvText::find(const CsvColumn& column) const {
                   "correct the number");
   }
   const auto& wanted = std::get<std::string>(column);
-  const std::string name = in_quotes(escaped(wanted));
+  const auto name = in_quotes(escaped(wanted));
   if (!has_header_)
     refuse_column("a header with names of columns",
                   cat(name, " and no header"),
@@ -305,7 +305,7 @@ double CsvText::class_of(const Row& row, int64_t column, const ClassNumbers& num
   const std::string name = row.fields[column].value();
   if (const double* number = value_at(numbers, name))
     return *number;
-  std::string got = in_quotes(escaped(name));
+  auto got = in_quotes(escaped(name));
   if (is_missing_in_csv(name))
     got += " (a missing one; if it is a class, put it into .class_names)";
   refuse(row.line, cat("one of the ", numbers.size(), " classes in ", column_text(column)), got);

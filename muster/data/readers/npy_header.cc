@@ -161,7 +161,7 @@ void check_size(const NpyHeader& header, std::string_view file, const std::strin
     too_many |= __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes);
   }
   const int64_t got = std::ssize(file.substr(header.data_begin));
-  const std::string shape = cat(join(header.shape, "x"), " of ", header.item_size, " bytes");
+  const auto shape = cat(join(header.shape, "x"), " of ", header.item_size, " bytes");
   if (too_many)
     refuse_npy(name, "a shape that fits in 63 bits", shape);
   if (none)

@@ -206,7 +206,7 @@ class FleetReader {
     const toml::node* const value = entry.get(key);
     if (value == nullptr)
       return std::nullopt;
-    const std::string expected = cat(key, " from ", least, " to ", most);
+    const auto expected = cat(key, " from ", least, " to ", most);
     const int64_t number = value_as<Number>(*value, expected).get();
     if (number < least || number > most)
       fail(value->source().begin, expected, cat(number));
@@ -340,7 +340,7 @@ class FleetReader {
   }
 
   Link read_link(const toml::node& cell, bool diagonal, Vendor vendor) const {
-    const std::optional<Link> link = link_in(cell, diagonal, vendor);
+    const auto link = link_in(cell, diagonal, vendor);
     if (!link || (link->kind == LinkKind::self) != diagonal) {
       const char* const expected =
           diagonal ? "\"X\" or 0" : "a number of links, or \"NV4\", \"PIX\", \"SYS\" …";

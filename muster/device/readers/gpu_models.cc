@@ -119,7 +119,7 @@ std::string normal(std::string_view text) {
 bool holds_family(const std::string& product, std::string_view family) {
   constexpr std::string_view kLongerNames = "0123456789XS";
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  const std::string text = cat(" ", product, " ");
+  const auto text = cat(" ", product, " ");
   for (size_t at = text.find(family); at != npos; at = text.find(family, at + 1)) {
     const bool is_longer = contains(kLongerNames, text[at + family.size()]);
     const bool is_other = contains(kLetters, text[at - 1]);

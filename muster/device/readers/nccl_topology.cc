@@ -325,7 +325,7 @@ std::vector<std::vector<xml_node>> cpus_by_host(const XmlFile& file) {
 
 // Several hosts are numbered, since the file has only hashes of their names.
 std::vector<Host> nccl_topology_hosts(const std::string& text, const std::string& source) {
-  const std::string what = cat("inventory ", source);
+  const auto what = cat("inventory ", source);
   const XmlFile file(text, what);
   file.check_root("system");
   const std::string name = host_name_of(source);

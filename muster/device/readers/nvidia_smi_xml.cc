@@ -268,7 +268,7 @@ void note_left_out_gpus(const XmlFile& file, Host& host) {
 }  // namespace
 
 Host nvidia_smi_xml_host(const std::string& text, const std::string& source) {
-  const std::string what = cat("inventory ", source);
+  const auto what = cat("inventory ", source);
   const XmlFile file(text, what);
   file.check_root("nvidia_smi_log");
   Host host{.name = host_name_of(source)};

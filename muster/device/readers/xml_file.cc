@@ -31,7 +31,7 @@ XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text)
 
 // A copy or a capture may have been broken off; what has its end is wrong elsewhere.
 void XmlFile::check_end() const {
-  const std::string end = cat("</", xml_root_name(text_), ">");
+  const auto end = cat("</", xml_root_name(text_), ">");
   if (!has_text(text_, end))
     fail_at(std::ssize(text_), cat("XML to its end, ", end), "a part of it; copy the file again");
 }

@@ -47,7 +47,7 @@ GossipAverage::GossipAverage(const GivenParameters& parameters, ProcessGroup gro
 // pair exchange messages.
 void GossipAverage::step() {
   require_present("GossipAverage", model_, parameters_);
-  const std::optional<int> peer = gossip_peer(group_.rank(), group_.size(), steps_++);
+  const auto peer = gossip_peer(group_.rank(), group_.size(), steps_++);
   if (!peer)
     return;
   const NoGradGuard no_grad;

@@ -250,10 +250,9 @@ class HostPicture {
 
   // The header says what the picture cannot: names, counts and the driver.
   void draw_header() {
-    const std::string title = cat("host ", host_.name);
+    const auto title = cat("host ", host_.name);
     canvas_.text(kMargin, top_ + 18, fit_text(title, 60), kHostFont);
-    std::string facts =
-        cat(plural(host_.gpus.size(), "GPU"), ", ", plural(host_.num_cores, "core"));
+    auto facts = cat(plural(host_.gpus.size(), "GPU"), ", ", plural(host_.num_cores, "core"));
     if (!host_.driver_version.empty())
       facts += cat(", driver ", host_.driver_version);
     if (host_.gpus.empty() && !host_.gpu_note.empty())
@@ -266,7 +265,7 @@ class HostPicture {
   void draw_cpu_ranks() {
     constexpr int kMost = 5;
     for (const RankPlan* const rank : ranks_.on_cpu | std::views::take(kMost)) {
-      const std::string text = cat("rank ", rank->rank, ": ", rank->device.id());
+      const auto text = cat("rank ", rank->rank, ": ", rank->device.id());
       draw_cpu_chip(fit_text(text, 30), rank->reason);
     }
     const int more = int_size(ranks_.on_cpu) - kMost;
@@ -387,7 +386,7 @@ class HostPicture {
     const int rows = ranks_.chip_rows;
     const int top = gpu.bottom() - rows * 20;
     if (std::ssize(ranks) > kMostChips) {
-      const std::string text = cat("ranks ", to_cpu_list(ranks));
+      const auto text = cat("ranks ", to_cpu_list(ranks));
       const std::string fitting = fit_text(text, chars_in(gpu.width - 16, 10));
       draw_chip({gpu.x + 6, top, gpu.width - 12, 17}, fitting, text);
       return;
@@ -397,7 +396,7 @@ class HostPicture {
     for (const int i : int_indices_of(ranks)) {
       const int x = gpu.x + 6 + i % per_row * (width + 4);
       const int y = top + i / per_row * 20;
-      const std::string text = cat("rank ", ranks[i]);
+      const auto text = cat("rank ", ranks[i]);
       draw_chip({x, y, width, 17}, fit_text(text, chars_in(width - 2, 10)), text);
     }
   }
@@ -421,10 +420,10 @@ class HostPicture {
                            const LinkPort& left,
                            const LinkPort& right) const {
     constexpr int kCorner = 4;
-    const std::string down = cat("M", left.x, " ", foot_of(left), "V", drawn.y - kCorner);
-    const std::string first_corner = cat("q0 ", kCorner, " ", kCorner, " ", kCorner);
-    const std::string across = cat("H", right.x - kCorner);
-    const std::string second_corner = cat("q", kCorner, " 0 ", kCorner, " -", kCorner);
+    const auto down = cat("M", left.x, " ", foot_of(left), "V", drawn.y - kCorner);
+    const auto first_corner = cat("q0 ", kCorner, " ", kCorner, " ", kCorner);
+    const auto across = cat("H", right.x - kCorner);
+    const auto second_corner = cat("q", kCorner, " 0 ", kCorner, " -", kCorner);
     return cat(down, first_corner, across, second_corner, "V", foot_of(right));
   }
 
@@ -444,7 +443,7 @@ class HostPicture {
         .align = SvgAlign::middle,
     };
     const std::string which = drawn.is_partial ? " GPUs where no nearer link is drawn" : " GPUs";
-    const std::string text = cat(name, " between any two of these ", drawn.ports.size(), which);
+    const auto text = cat(name, " between any two of these ", drawn.ports.size(), which);
     canvas_.box(bar, style, "link", name);
     canvas_.text(drawn.middle(), bar.y + 14, text, font);
   }
@@ -491,7 +490,7 @@ class HostPicture {
   std::string legend_text(const DrawnLink& drawn) const {
     const Gpu& a = host_.gpus[layout_.gpus[drawn.ports.front().gpu].gpu];
     const Gpu& b = host_.gpus[layout_.gpus[drawn.ports.back().gpu].gpu];
-    std::string text = cat(to_string(drawn.link), ": ", style_of(drawn.link.kind).meaning);
+    auto text = cat(to_string(drawn.link), ": ", style_of(drawn.link.kind).meaning);
     if (drawn.link.count > 0)
       text += cat(", ", plural(drawn.link.count, "link"));
     const double rate = link_bandwidth(a, b, drawn.link);
@@ -539,7 +538,7 @@ std::string draw_svg(const Inventory& inventory, const Plan* plan, const SvgOpti
     canvas.text(kMargin, y, cat("and ", plural(more, "more host")), {.size = 14, .bold = true});
     y += kMargin;
   }
-  std::string title = cat(hosts.size(), " hosts");
+  auto title = cat(hosts.size(), " hosts");
   if (hosts.size() == 1)
     title = cat("host ", hosts[0]->name);
   if (plan != nullptr)

@@ -234,7 +234,7 @@ void choose_ports(std::vector<DrawnLink>& links, const HostLayout& layout) {
 }  // namespace
 
 LinkDrawing route_links(const Host& host, const HostLayout& layout, int top) {
-  std::vector<DrawnLink> links = find_links(host, layout);
+  auto links = find_links(host, layout);
   const int bottom = choose_lanes(links, top);
   choose_ports(links, layout);
   return {.drawn = std::move(links), .bottom = bottom};

@@ -55,7 +55,7 @@ std::string reason_of(const PolicyInput& input,
     const size_t named = axis + axes.size();
     const std::string name =
         named >= sizes.size() ? axes[named - sizes.size()].name : "the ranks left";
-    const std::string along_axis = cat("mesh: along ", name, " ", label_of(input.host, gpu));
+    const auto along_axis = cat("mesh: along ", name, " ", label_of(input.host, gpu));
     const Link* const link = link_between(input, input.gpus[order[place]], gpu);
     if (link == nullptr)
       return cat(along_axis, ", no link known");

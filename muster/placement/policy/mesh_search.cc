@@ -39,7 +39,7 @@ class RowPacker {
       : bandwidth_(bandwidth), least_(least), is_free_(bandwidth.size(), true) {}
 
   std::vector<Order> pack(size_t count, size_t size) {
-    std::vector<Order> rows = cliques(count, size);
+    auto rows = cliques(count, size);
     while (rows.size() < count) {
       Order& row = rows.emplace_back();
       take(row, *seed(is_free_, size));

@@ -59,7 +59,7 @@ class ExactRing {
 
   // ends[set] holds the devices at which a path through all of the set can end.
   bool has_ring(int64_t least) const {
-    const std::vector<uint32_t> joined = joined_by(least);
+    const auto joined = joined_by(least);
     std::vector<uint32_t> ends(size_t{1} << n_);
     for (size_t i = 0; i < n_; ++i)
       ends[size_t{1} << i] = 1U << i;

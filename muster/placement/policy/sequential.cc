@@ -20,7 +20,7 @@ std::string beginning_of_selection(const std::string& selection) {
 PolicyChoices choose_sequential(const PolicyInput& input, int num_ranks) {
   const size_t count = input.gpus.size();
   const Selection& selection = input.request.gpus;
-  std::string all = plural(count, "GPU");
+  auto all = plural(count, "GPU");
   if (!selection.is_all())
     all = cat(count, " in --gpus ", beginning_of_selection(selection.text));
   return in_turn(input.gpus, num_ranks, [&](size_t place) {

@@ -52,7 +52,7 @@ Indices spread_order(const PolicyInput& input) {
 }
 
 PolicyChoices choose_spread(const PolicyInput& input, int num_ranks) {
-  const std::vector<UsableGpu> order = gpus_in_order(input, spread_order(input));
+  const auto order = gpus_in_order(input, spread_order(input));
   return in_turn(order, num_ranks, [&](size_t place) {
     return cat("spread: ", node_and_load_text(input.host, order[place]));
   });

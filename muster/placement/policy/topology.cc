@@ -44,7 +44,7 @@ void check_links(const PolicyInput& input) {
   if (links.empty())
     fail_without_links(input, "to know the links between the GPUs", "none");
   if (links.size() != count || !all_of(links, is_whole)) {
-    const std::string expected = cat("a link for each two of ", plural(count, "GPU"));
+    const auto expected = cat("a link for each two of ", plural(count, "GPU"));
     fail_without_links(input, expected, "another number");
   }
 }

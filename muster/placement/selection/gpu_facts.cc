@@ -49,7 +49,7 @@ std::string model_of(const Host& host, const UsableGpu& device) {
 }
 
 std::string label_of(const Host& host, const UsableGpu& device) {
-  const std::string gpu = cat("GPU ", gpu_of(host, device).index.value);
+  const auto gpu = cat("GPU ", gpu_of(host, device).index.value);
   if (!device.is_instance())
     return gpu;
   return cat(uuid_of(host, device).value.substr(0, kShortUuid), " of ", gpu);
@@ -84,7 +84,7 @@ GpuLoad load_of(const Host& host, const UsableGpu& device) {
 }
 
 std::string load_text(const GpuLoad& load) {
-  std::string text =
+  auto text =
       cat(load.num_processes, word_for(load.num_processes, " process", " processes"), " of others");
   if (load.utilization_percent > 0)
     text += cat(", ", load.utilization_percent, "% busy");

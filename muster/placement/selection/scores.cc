@@ -38,7 +38,7 @@ std::optional<double> score_of(const Scores& scores, const Host& host, const Usa
     return std::nullopt;
   Strings keys = {uuid_of(host, device).value};
   if (!device.is_instance()) {
-    const std::string index = cat(gpu_of(host, device).index.value);
+    const auto index = cat(gpu_of(host, device).index.value);
     append_all(keys, Strings{cat(host.name, ":", index), index});
   }
   keys.push_back(model_of(host, device));

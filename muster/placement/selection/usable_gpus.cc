@@ -93,7 +93,7 @@ void add_sick(UsableGpus& usable, const std::string& sick) {
 // or with -1 each of its instances.
 void add_gpu(const Host& host, size_t position, int ordinal, int instance, UsableGpus& usable) {
   const Gpu& gpu = host.gpus[position];
-  const std::string name = cat("GPU ", gpu.index.value);
+  const auto name = cat("GPU ", gpu.index.value);
   if (cannot_be_named(host, gpu)) {
     add_note(usable, cat("left out ", name, ": no unique id, by which it is told from NVIDIA's"));
   } else if (gpu.health != kHealthy) {
@@ -168,7 +168,7 @@ std::string describe(const Host& host, const UsableGpus& usable) {
       usable.gpus, [&](const UsableGpu& gpu) { return host.gpus[gpu.position].index.value; });
   const auto instances = std::ranges::count_if(usable.gpus, &UsableGpu::is_instance);
   const std::string gpus = framed(word_for(indices.size(), "GPU ", "GPUs "), join(indices, ", "));
-  std::string text = cat("host ", host.name, " has ", text_or(gpus, "no usable GPU"));
+  auto text = cat("host ", host.name, " has ", text_or(gpus, "no usable GPU"));
   text += framed(" (", text_of_count(instances), " MIG instances)");
   text += framed("; left out: ", join(usable.sick, ", "));
   text += framed("; ", usable.mask_note);
