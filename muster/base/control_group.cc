@@ -41,7 +41,7 @@ std::optional<double> quota_in(const std::string& folder, bool v2) {
   if (!v2)
     return quota_of(number_in_file(folder + "/cpu.cfs_quota_us"),
                     number_in_file(folder + "/cpu.cfs_period_us"));
-  const std::string text = text_of_file(folder + "/cpu.max");
+  const auto text = text_of_file(folder + "/cpu.max");
   const auto words = words_of(text);
   return words.size() == 2 ? quota_of(parse_int(words[0]), parse_int(words[1])) : std::nullopt;
 }
@@ -78,7 +78,7 @@ Strings ControlGroup::folders() const {
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root) {
   const std::string base = root + "/sys/fs/cgroup";
   std::vector<ControlGroup> found;
-  for (const std::string& text : split(text_of_file(root + "/proc/self/cgroup"), '\n')) {
+  for (const auto& text : split(text_of_file(root + "/proc/self/cgroup"), '\n')) {
     const auto line = parse_group_line(text);
     if (!line)
       continue;
@@ -97,7 +97,7 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
 std::optional<double> cpu_quota(const std::string& root) {
   std::optional<double> least;
   for (const ControlGroup& group : control_groups("cpu", root)) {
-    for (const std::string& folder : group.folders()) {
+    for (const auto& folder : group.folders()) {
       const auto quota = quota_in(folder, group.v2);
       if (quota && (!least || *quota < *least))
         least = quota;
@@ -108,10 +108,10 @@ std::optional<double> cpu_quota(const std::string& root) {
 
 // A key counts only at the beginning of a line, and with a number behind it.
 std::optional<int64_t> number_in_file(const std::string& path, std::string_view key) {
-  const std::string text = text_of_file(path);
+  const auto text = text_of_file(path);
   if (key.empty())
     return parse_int(trim(text));
-  for (const std::string& line : split(text, '\n')) {
+  for (const auto& line : split(text, '\n')) {
     const bool has_number = line.starts_with(key) && line.size() > key.size();
     if (!has_number)
       continue;

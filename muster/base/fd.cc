@@ -218,7 +218,7 @@ void write_aside(const std::string& aside, const std::string& path, const std::s
 
 // A file that was not written whole is removed, and the old one stays.
 void write_file(const std::string& path, const std::string& bytes) {
-  const std::string aside = name_aside(path);
+  const auto aside = name_aside(path);
   write_aside(aside, path, bytes);
   rename_aside(aside, path);
 }

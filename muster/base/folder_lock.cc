@@ -121,7 +121,7 @@ FolderLock::FolderLock(FolderClaim claim)
   }
   if (no_folder)
     fail_errno(no_folder.value(), "cannot create '", claim_.folder, "'");
-  const std::string holder = holder_of_folder(claim_);
+  const auto holder = holder_of_folder(claim_);
   throw failed_precondition(
       printable(cat("the folder '",
                     claim_.folder,
@@ -149,7 +149,7 @@ bool FolderLock::try_lock() {
   const bool held = is_one_of(alone, EAGAIN, EACCES);
   if (alone != 0 && !held)
     go_on_without(alone);
-  const std::string text = text_of_lock(file_);
+  const auto text = text_of_lock(file_);
   check_is_ours(text, path_);
   const Strings before = words_of_note(text);
   is_new_start_ = before[kStart] != claim_.start;
@@ -159,7 +159,7 @@ bool FolderLock::try_lock() {
     return false;
   if (held && claim_.attempt.empty())
     return true;  // the note is the first holder's
-  const std::string note = lock_note(claim_);
+  const auto note = lock_note(claim_);
   const bool noted = ::ftruncate(file_.get(), 0) == 0 &&
                      ::pwrite(file_.get(), note.data(), note.size(), 0) == std::ssize(note);
   if (!noted)

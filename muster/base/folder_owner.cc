@@ -123,7 +123,7 @@ Fd make_folder_below(const std::string& top, const std::string& below) {
     fail_errno(error.value(), "cannot create '", top, "'");
   Fd folder = open_path(top, O_RDONLY | O_DIRECTORY);
   std::string path = top;
-  for (const std::string& name : split(below, '/')) {
+  for (const auto& name : split(below, '/')) {
     path += "/" + name;
     folder = open_next_folder(folder, name, path);
   }

@@ -72,7 +72,7 @@ std::optional<int64_t> available_memory(const std::string& root) {
   const auto group = memory_group(root);
   if (!group)
     return least;
-  for (const std::string& folder : group->folders()) {
+  for (const auto& folder : group->folders()) {
     if (const auto left = left_in(folder, group->v2))
       least = least ? std::min(*least, *left) : left;
   }

@@ -44,7 +44,7 @@ void take_name(const std::string& name, StringSet& taken) {
 // NAME=SIZE. The size may be any int here.
 MeshAxis parse_axis(const std::string& text) {
   const size_t equals = std::min(text.find('='), text.size());
-  const std::string size = text.substr(std::min(equals + 1, text.size()));
+  const auto size = text.substr(std::min(equals + 1, text.size()));
   const auto number = parse_as<int>(size);
   if (!number)
     refuse_mesh("NAME=SIZE for each axis", in_quotes(printable(text)));

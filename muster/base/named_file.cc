@@ -66,7 +66,7 @@ int why_not_writable(const std::string& path) {
     return EISDIR;
   if (is_written_in_place(path))
     return ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
-  const std::string aside = name_aside(behind_links(path));
+  const auto aside = name_aside(behind_links(path));
   const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd.valid())
     return errno;

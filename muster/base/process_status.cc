@@ -27,7 +27,7 @@ int64_t ProcessStatus::start_ticks() const {
 
 ProcessStatus process_status(pid_t pid) {
   ProcessStatus status;
-  const std::string text = try_read_file(cat("/proc/", pid, "/stat")).value_or("");
+  const auto text = try_read_file(cat("/proc/", pid, "/stat")).value_or("");
   // The text is "123 (name, which may hold anything) S 1 …".
   const size_t open = text.find('(');
   const size_t close = text.rfind(')');
@@ -53,7 +53,7 @@ namespace fs = std::filesystem;
 
 // `set`: the start of a line like "SigCgt:	0000000000010000", which has a bit for each signal.
 bool has_signal(const std::string& file, std::string_view set, int signal) {
-  const std::string text = try_read_file(file).value_or("");
+  const auto text = try_read_file(file).value_or("");
   const size_t at = text.find(set);
   if (at == npos)
     return false;

@@ -216,7 +216,7 @@ struct MemberOfGeneration {
 std::optional<Ints> slurm_counts(const std::string& text) {
   constexpr size_t kMostNodes = 100'000;
   Ints counts;
-  for (const std::string& piece : split(text, ',')) {
+  for (const auto& piece : split(text, ',')) {
     const size_t times = std::min(piece.find("(x"), piece.size());
     const bool is_repeated = times < piece.size() && piece.ends_with(')');
     const bool is_whole = is_repeated || times == piece.size();

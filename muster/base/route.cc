@@ -56,7 +56,7 @@ std::vector<Interface> all_interfaces() {
       continue;
     const bool is_ipv4 = family == AF_INET;
     const socklen_t size = is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    const std::string address = numeric_text(at->ifa_addr, size);
+    const auto address = numeric_text(at->ifa_addr, size);
     const bool leads_to_others = (at->ifa_flags & (IFF_UP | IFF_LOOPBACK)) == IFF_UP;
     if (!address.empty())
       found.push_back({at->ifa_name, address, is_ipv4, leads_to_others});

@@ -82,11 +82,11 @@ std::string choose_runtime_folder(const Strings& places) {
   const auto folder_in = [](const std::string& place) {
     return cat(place, "/muster-", ::geteuid());
   };
-  for (const std::string& place : places) {
+  for (const auto& place : places) {
     if (is_own_folder(folder_in(place)))
       return folder_in(place);
   }
-  for (const std::string& place : places) {
+  for (const auto& place : places) {
     if (can_be_made(place, folder_in(place)))
       return folder_in(place);
   }

@@ -20,7 +20,7 @@ std::string output_of_shell(const std::string& command,
                             const Strings& variables) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
   std::string told;
-  for (const std::string& variable : variables)
+  for (const auto& variable : variables)
     told += cat("export ", shell_quoted(variable), "\n");
   FILE* const pipe = ::popen(cat(told, command).c_str(), "re");
   if (pipe == nullptr)
@@ -52,7 +52,7 @@ std::string shell_command(const Strings& words) {
   constexpr auto kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   Strings quoted;
-  for (const std::string& word : words) {
+  for (const auto& word : words) {
     // A first word with '=' would set a variable.
     const bool is_assignment = quoted.empty() && contains(word, '=');
     const bool has_plain_letters = !word.empty() && word.find_first_not_of(kPlain) == npos;

@@ -135,7 +135,7 @@ std::string format_bytes(uint64_t bytes) {
 
 Strings format_compared_bytes(const std::vector<uint64_t>& sizes) {
   return mapped(sizes, [&](uint64_t size) {
-    const std::string text = format_bytes(size);
+    const auto text = format_bytes(size);
     const bool is_alike =
         any_of(sizes, [&](uint64_t other) { return other != size && format_bytes(other) == text; });
     return is_alike ? cat(size, " B") : text;

@@ -191,7 +191,7 @@ Strings backends_here(Context& ctx) {
 // Collective. Each contestant's group meets under a prefix of its own in the job's store.
 std::vector<Contestant> contestants(Context& ctx, const CollectivesBenchOptions& options) {
   std::vector<Contestant> all;
-  for (const std::string& name : options.backends.empty() ? backends_here(ctx) : options.backends) {
+  for (const auto& name : options.backends.empty() ? backends_here(ctx) : options.backends) {
     const bool in_place = name == "shm-in-place";
     const auto store = store_part(ctx.store(), "bench/" + name);
     all.push_back(
@@ -354,7 +354,7 @@ void check(const CollectivesBenchOptions& options) {
   check_is_known("--op",
                  options.op,
                  {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"});
-  for (const std::string& backend : options.backends) {
+  for (const auto& backend : options.backends) {
     check_is_known(
         "--backends", backend, {"gloo", "shm", "shm-in-place", "shm+gloo", "nccl", "mpi"});
   }

@@ -129,7 +129,7 @@ void check_kinds(const DdpBenchOptions& options) {
   Strings known = ddp_kind_names(false);
   append_all(known, ddp_kind_names(true));
   known = distinct(known);
-  for (const std::string& kind : options.kinds) {
+  for (const auto& kind : options.kinds) {
     // A kind is a backend, and may have a cap of buckets behind a colon.
     const size_t colon = kind.find(':');
     const std::string cap = colon == npos ? "auto" : kind.substr(colon + 1);

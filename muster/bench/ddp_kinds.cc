@@ -39,7 +39,7 @@ BucketCap bucket_cap_of(const std::string& name) {
   const size_t colon = name.find(':');
   if (colon == npos)
     return {};
-  const std::string cap = name.substr(colon + 1);
+  const auto cap = name.substr(colon + 1);
   return cap == "auto" ? BucketCap::automatic() : BucketCap(std::stod(cap));
 }
 
@@ -145,7 +145,7 @@ DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
   ProcessGroup& control = ctx.process_group();
   const auto names = kinds_of(options, control.backend() == "nccl");
   std::vector<std::unique_ptr<Kind>> kinds;
-  for (const std::string& name : names)
+  for (const auto& name : names)
     kinds.push_back(std::make_unique<Kind>(ctx, options, name));
   auto wall = torch::zeros({options.steps, std::ssize(kinds)}, kDouble);
   auto processor = torch::zeros_like(wall);

@@ -51,7 +51,7 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
   if (usable.gpus.empty()) {
     throw unavailable("bench device: expected a GPU, got none: ", describe(host, usable));
   }
-  for (const std::string& sick : usable.sick)
+  for (const auto& sick : usable.sick)
     std::fputs(cat("left out ", sick, "\n").c_str(), stderr);
   std::vector<Candidate> candidates;
   for (const UsableGpu& gpu : select_gpus(selection, host, usable, {})) {

@@ -126,9 +126,9 @@ struct Plot {
 }  // namespace
 
 std::string draw_times(const CollectiveTimes& times, const std::string& title) {
-  const std::string background =
+  const auto background =
       svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}});
-  const std::string head =
+  const auto head =
       svg_element("text", {{"x", kLeftMargin}, {"y", 24}, {"font-size", 15}}, xml_text(title));
   auto body = cat("\n", background, "\n", head, "\n");
   if (!times.empty()) {

@@ -196,14 +196,14 @@ std::string unknown_flag(const CLI::App& app) {
   const auto* const command = chosen.empty() ? &app : chosen.front();
   Strings names;
   for (const CLI::Option* option : command->get_options()) {
-    for (const std::string& name : option->get_lnames())
+    for (const auto& name : option->get_lnames())
       names.push_back("--" + name);
   }
-  for (const std::string& word : command->remaining()) {
+  for (const auto& word : command->remaining()) {
     if (!word.starts_with('-'))
       continue;
-    const std::string flag = word.substr(0, word.find('='));
-    const std::string next = did_you_mean(flag, {names.begin(), names.end()});
+    const auto flag = word.substr(0, word.find('='));
+    const auto next = did_you_mean(flag, {names.begin(), names.end()});
     return cat("expected a flag of muster bench ",
                command->get_name(),
                ", got '",
@@ -217,10 +217,10 @@ std::string unknown_flag(const CLI::App& app) {
 // Returns what is wrong with the word that is to name the measurement.
 std::string unknown_measurement(const CLI::App& app) {
   Strings words = app.remaining();
-  std::erase_if(words, [](const std::string& word) { return word.starts_with('-'); });
+  std::erase_if(words, [](const auto& word) { return word.starts_with('-'); });
   if (words.empty())
     return "expected device, collectives or ddp, got none; see muster bench --help";
-  const std::string next = did_you_mean(words.front(), {"device", "collectives", "ddp"});
+  const auto next = did_you_mean(words.front(), {"device", "collectives", "ddp"});
   return cat("expected device, collectives or ddp, got '",
              printable(words.front()),
              "'",
@@ -254,7 +254,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return exit_code;
   } catch (const CLI::ParseError& error) {
-    const std::string message = muster::own_message(app, error);
+    const auto message = muster::own_message(app, error);
     if (message.empty())
       return app.exit(error) == 0 ? 0 : 2;
     muster::log_error(message);

@@ -16,7 +16,7 @@ namespace {
 Inventory machine_of(const char* options) {
   const nlohmann::json json = json_argument(options, "muster_devices");
   JsonObject object(json, "muster_devices", "options");
-  const std::string path = object.text_or("inventory", "");
+  const auto path = object.text_or("inventory", "");
   object.finish();
   if (!path.empty())
     return read_inventory(path);

@@ -79,7 +79,7 @@ LaunchOptions plan_request(const char* text) {
   Request& request = options.request;
   if (const auto* const n = take(json, object, "n"))
     read_number_of_ranks(*n, object, request);
-  if (const std::string gpus = object.text_or("gpus", ""); !gpus.empty())
+  if (const auto gpus = object.text_or("gpus", ""); !gpus.empty())
     request.gpus = gpus;
   request.gpus_per_rank = object.small_integer_or("gpus_per_rank", 1, 1);
   request.policy = object.text_or("policy", "");
@@ -89,7 +89,7 @@ LaunchOptions plan_request(const char* text) {
     read_scores(*scores, object, request);
   if (const auto* const sizes = take(json, object, "rank_memory"))
     read_memory(*sizes, object, request);
-  if (const std::string mesh = object.text_or("mesh", ""); !mesh.empty())
+  if (const auto mesh = object.text_or("mesh", ""); !mesh.empty())
     request.mesh = parse_axes(mesh);
   request.global_batch = static_cast<int64_t>(object.size_or("global_batch", 0));
   request.numa_binding = parse_numa_binding(object.text_or("numa_binding", "none"));

@@ -33,7 +33,7 @@ void add_part(FoundWeight& weight,
               const TensorEntry& entry,
               const std::string& path) {
   const Int64s shape = shape_in_model(entry, place.form);
-  const bool is_first = all_of(weight.parts, [](const std::string& part) { return part.empty(); });
+  const bool is_first = all_of(weight.parts, [](const auto& part) { return part.empty(); });
   if (is_first) {
     weight.parts.resize(place.parts.size());
     weight.form = place.form;
@@ -98,9 +98,9 @@ FoundWeights find_weights(const TensorEntries& entries,
 }
 
 Tensor read_found(const FoundWeight& weight, const WeightReader& file, const std::string& path) {
-  Tensors parts = mapped(weight.parts,
-                         [&](const std::string& name) { return in_form(file(name), weight.form); });
-  for (const std::string& copy : weight.copies) {
+  Tensors parts =
+      mapped(weight.parts, [&](const auto& name) { return in_form(file(name), weight.form); });
+  for (const auto& copy : weight.copies) {
     if (at::equal(in_form(file(copy), weight.form), parts[0]))
       continue;
     refuse_weights(path,

@@ -71,7 +71,7 @@ bool is_scale_of(const std::string& leaf, const std::string& other) {
 // Whether the file has a scale for a tensor.
 bool has_scale(const TensorEntries& entries, const std::string& name) {
   const size_t begin = name.rfind('.') + 1;
-  const std::string layer = name.substr(0, begin);
+  const auto layer = name.substr(0, begin);
   for (auto at = entries.lower_bound(layer); at != entries.end(); ++at) {
     if (!at->first.starts_with(layer))
       break;
@@ -163,7 +163,7 @@ class WeightLoad {
     });
     // One tensor at a time: no rank needs memory for all of them.
     Tensors filled;
-    for (const std::string& name : result.loaded) {
+    for (const auto& name : result.loaded) {
       const Tensor& tensor = named(tensors_, name);
       const Tensor values = at::empty(tensor.sizes(), tensor.options().device(kCPU));
       peers_.on_rank0([&] { read(name, tensor, filled, values); });
@@ -232,7 +232,7 @@ class WeightLoad {
                               const FoundWeight& weight) const {
     if (at::isComplexType(tensor.scalar_type()))
       return;
-    for (const std::string& part : weight.parts) {
+    for (const auto& part : weight.parts) {
       const TensorEntry& kind = entries_.at(part);
       const ScalarType type = scalar_type_of(kind);
       if (at::isComplexType(type))
@@ -303,7 +303,7 @@ class WeightLoad {
       if (const auto weight = found_.find(name);
           weight == found_.end() || !weight->second.missing.empty())
         needed.insert(name);
-    for (const std::string& name : made_.made)
+    for (const auto& name : made_.made)
       needed.erase(name);
     for (const auto& [name, kind] : entries_to_read(*source_, /*reads=*/false))
       for (const auto& [in_model, weight] : find_weights({{name, kind}}, options_, path_))
@@ -331,12 +331,12 @@ class WeightLoad {
       left.erase(weight);
     }
     const NamedTensors by_name(tensors_.begin(), tensors_.end());
-    std::erase_if(result.missing, [&](const std::string& name) {
+    std::erase_if(result.missing, [&](const auto& name) {
       return may_be_missing(name) ||
              is_loaded_by_another_name(tensors_, by_name.at(name), result.loaded);
     });
     for (const auto& [name, weight] : left)
-      for (const std::string& part : weight.parts)
+      for (const auto& part : weight.parts)
         if (!part.empty() && !made_.used.contains(part))
           result.unexpected.push_back(part);
     check_names_meet(result);

@@ -450,7 +450,7 @@ std::string merge_descriptions(const Strings& descriptions) {
   if (empty > 0)
     refuse_optimizer("an optimizer on every rank", "none on some", "add it on all of them");
   MergedDescription merged;
-  for (const std::string& description : descriptions)
+  for (const auto& description : descriptions)
     merged.add(parse_description(description));
   return merged.text();
 }

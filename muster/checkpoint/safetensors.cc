@@ -128,7 +128,7 @@ NamedTensors read_below(
   for (const auto& [name, entry] : entries) {
     if (!name.starts_with(prefix))
       continue;
-    const std::string own = name.substr(prefix.size());
+    const auto own = name.substr(prefix.size());
     tensors[own] = read(name, entry, find_or(into, own));
   }
   return tensors;

@@ -24,7 +24,7 @@ Strings files_of_kind(const std::string& path, const Manifest& manifest, const s
     return name == kind + ".safetensors" || name.starts_with(kind + "-");
   };
   return mapped(filtered(mapped(manifest.files, &WrittenFile::name), is_of_kind),
-                [&](const std::string& name) { return cat(path, "/", name); });
+                [&](const auto& name) { return cat(path, "/", name); });
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ SavedTensors::SavedTensors(
     const std::string& path, const Manifest& manifest, const std::string& kind, int rank, int ranks)
     : path_(path), rank_(rank), ranks_(ranks), source_(files_of_kind(path, manifest, kind)) {
   for (int other = 1; other < manifest.world_size; ++other) {
-    const std::string file = own_file(other, kind);
+    const auto file = own_file(other, kind);
     if (manifest.find(file) != nullptr)
       own_.emplace_back(std::vector{cat(path, "/", file)});
   }

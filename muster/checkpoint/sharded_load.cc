@@ -50,7 +50,7 @@ std::vector<Candidate> candidates(const std::string& directory,
   });
   peers.share(paths);
   std::vector<Candidate> found;
-  for (const std::string& line : split(paths, '\n'))
+  for (const auto& line : split(paths, '\n'))
     if (!line.empty())
       found.push_back({.path = line.substr(1), .is_abandoned = line[0] == '-'});
   return found;
@@ -102,7 +102,7 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
         "; a model that is divided over ranks is loaded from a folder that all hosts share");
   }
   const auto damaged =
-      std::ranges::find_if(problems, [](const std::string& problem) { return !problem.empty(); });
+      std::ranges::find_if(problems, [](const auto& problem) { return !problem.empty(); });
   if (damaged != problems.end()) {
     const int rank = static_cast<int>(damaged - problems.begin());
     throw Error(
@@ -169,12 +169,12 @@ void check_nothing_left(const TensorPieces& pieces,
   std::string names;
   for (const TensorPiece& piece : pieces) {
     names += piece.name + '\n';
-    for (const std::string& alias : piece.aliases)
+    for (const auto& alias : piece.aliases)
       names += alias + '\n';
   }
   StringSet known;
-  for (const std::string& theirs : group.all_gather_bytes(names, "tensors of a model"))
-    for (const std::string& name : split(theirs, '\n'))
+  for (const auto& theirs : group.all_gather_bytes(names, "tensors of a model"))
+    for (const auto& name : split(theirs, '\n'))
       known.insert(name);
   for (const auto& [name, tensor] : source.tensors()) {
     if (known.contains(name))
@@ -233,7 +233,7 @@ class ShardedLoad {
   LoadedCheckpoint load(const LoadOptions& options) {
     peers_.together([&] { open(options); });
     check_nothing_left(state_.model, model_.source(), path_, group_);
-    const std::string all =
+    const auto all =
         merge_descriptions(group_.all_gather_bytes(optimizer_here_, "optimizers of a checkpoint"));
     InstallState restore_optimizer_state;
     peers_.together([&] {

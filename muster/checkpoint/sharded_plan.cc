@@ -230,7 +230,7 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
     }
   });
   std::vector<json> ranks = mapped(group.all_gather_bytes(mine, "pieces of a checkpoint"),
-                                   [&](const std::string& text) { return json::parse(text); });
+                                   [&](const auto& text) { return json::parse(text); });
 
   // All ranks come to the same from here on, so all throw or none.
   WritingPlan writing(ranks.size());

@@ -267,7 +267,7 @@ void ShardedSave::write_part() {
 bool ShardedSave::gather_records() {
   Save& save = *save_;
   for (const int rank : indices_below(save.manifest.world_size)) {
-    const std::string path = record_of_rank(save.folder, rank);
+    const auto path = record_of_rank(save.folder, rank);
     while (::access(path.c_str(), R_OK) != 0) {
       if (save.is_dropped)
         return false;

@@ -87,7 +87,7 @@ void require_each_same(const NamedTensorList& before,
 // The first of these names that the tensors of before do not have.
 std::optional<std::string> first_other(const Strings& names, const NamedTensorList& tensors) {
   const auto known = mapped_to<StringSet>(tensors, [](const auto& item) { return item.first; });
-  for (const std::string& name : names)
+  for (const auto& name : names)
     if (!known.contains(name))
       return name;
   return std::nullopt;
@@ -214,7 +214,7 @@ void check_pieces(const TensorPieces& pieces) {
     if (!piece.tensor.defined())
       refuse("a tensor", "an undefined one");
     require_memory("checkpoint", piece.name, piece.tensor);
-    const std::string wrong = wrong_elements(piece.elements, element_count(piece.shape));
+    const auto wrong = wrong_elements(piece.elements, element_count(piece.shape));
     if (!wrong.empty())
       refuse(cat("elements of [", join(piece.shape, ", "), "]"), wrong);
     if (piece.tensor.numel() != element_count(piece.elements))

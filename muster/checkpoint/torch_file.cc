@@ -428,12 +428,12 @@ std::string first_bytes(const std::string& path) {
 }  // namespace
 
 bool is_torch_file(const std::string& path) {
-  const std::string begin = first_bytes(path);
+  const auto begin = first_bytes(path);
   return begin.starts_with(kZip) || begin == kOldTorch;
 }
 
 WeightSourcePtr open_torch_file(const std::string& path) {
-  const std::string begin = first_bytes(path);
+  const auto begin = first_bytes(path);
   if (begin.empty())
     refuse_torch_file(path,
                       "what torch.save writes",

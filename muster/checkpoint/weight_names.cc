@@ -50,10 +50,9 @@ Strings alternatives(const std::string& pattern) {
   const size_t open = pattern.find('{'), close = pattern.find('}');
   if (open == npos)
     return {pattern};
-  return mapped(split(pattern.substr(open + 1, close - open - 1), ','),
-                [&](const std::string& middle) {
-                  return cat(pattern.substr(0, open), middle, pattern.substr(close + 1));
-                });
+  return mapped(split(pattern.substr(open + 1, close - open - 1), ','), [&](const auto& middle) {
+    return cat(pattern.substr(0, open), middle, pattern.substr(close + 1));
+  });
 }
 
 bool has_one_list(const std::string& pattern) {
@@ -73,8 +72,7 @@ WeightPlace place_of_row(const WeightRow& row,
                          size_t part,
                          const Stars& stars) {
   WeightPlace place{.model = with_stars(row.model, stars), .part = part, .form = row.form};
-  place.parts =
-      mapped(patterns, [&](const std::string& pattern) { return with_stars(pattern, stars); });
+  place.parts = mapped(patterns, [&](const auto& pattern) { return with_stars(pattern, stars); });
   return place;
 }
 

@@ -61,7 +61,7 @@ std::string torch_file_of(const std::string& path) {
 WeightSourcePtr open_weights(const std::string& path, const std::string& part) {
   if (!part.empty())
     return std::make_unique<SafetensorsWeights>(path, part_set(view_checkpoint(path), part).open());
-  if (const std::string file = torch_file_of(path); !file.empty())
+  if (const auto file = torch_file_of(path); !file.empty())
     return open_torch_file(file);
   return std::make_unique<SafetensorsWeights>(path, TensorSource(weight_files(path)));
 }

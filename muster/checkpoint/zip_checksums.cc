@@ -83,7 +83,7 @@ ZipChecksums::ZipChecksums(const std::string& path) {
     const size_t others = directory.number<uint16_t>(bytes, at + 30) +
                           size_t{directory.number<uint16_t>(bytes, at + 32)};
     directory.require(bytes.size() - at >= kEntryBytes + name + others);
-    const std::string record = bytes.substr(at + kEntryBytes, name);
+    const auto record = bytes.substr(at + kEntryBytes, name);
     sums_[record.substr(record.find('/') + 1)] = directory.number<uint32_t>(bytes, at + 16);
     at += kEntryBytes + name + others;
   }

@@ -174,7 +174,7 @@ std::string to_line(const AgentSpec& spec) {
                {"environment", spec.environment},
                {"folder", spec.folder}};
   change_texts(json, [](const std::string& text) { return text_of_bytes(text); });
-  const std::string body = json.dump(-1, ' ', true);
+  const auto body = json.dump(-1, ' ', true);
   std::string digits = spec.cluster.secret.hex();
   std::string line;
   // It never grows, so that no copy of it stays behind.

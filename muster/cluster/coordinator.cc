@@ -135,7 +135,7 @@ void Coordinator::end_by_time_limit() {
 
 // A host whose ranks do not end in time is treated as one that is gone.
 void Coordinator::give_up_unended_hosts() {
-  for (const std::string& id : live_hosts()) {
+  for (const auto& id : live_hosts()) {
     const Member& member = members_.at(id);
     if (member.in_round && !member.ended)
       on_gone(id, true);
@@ -287,8 +287,7 @@ void Coordinator::on_stop(const Report& report) {
     trouble_.error = report.error;
     trouble_.error_code = report.exit_code;
   }
-  const std::string reason =
-      text_or(report.error, cat("stopped by ", signal_name(report.stopped_by)));
+  const auto reason = text_or(report.error, cat("stopped by ", signal_name(report.stopped_by)));
   if (phase_ == Phase::running) {
     stop_round(reason, true);
   } else if (phase_ == Phase::gathering) {
@@ -510,7 +509,7 @@ void Coordinator::start(const Strings& ids) {
 Order Coordinator::round_of(const Strings& ids) const {
   std::vector<HostFacts> hosts;
   std::map<std::string, int> seen;
-  for (const std::string& id : ids) {
+  for (const auto& id : ids) {
     hosts.push_back(members_.at(id).facts);
     const int count = ++seen[hosts.back().host.name];
     if (count > 1)

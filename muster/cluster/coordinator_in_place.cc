@@ -89,7 +89,7 @@ std::string Coordinator::obstacle_to_regrouping() const {
 
 std::string Coordinator::obstacle_in_plan(const Order& next) const {
   std::map<std::string, int> old_indexes;
-  for (const std::string& id : hosts_)
+  for (const auto& id : hosts_)
     old_indexes.emplace(id, old_indexes.size());
   for (int index = 0; const std::string& id : next.hosts) {
     const auto is = ranks_of_host(next.plan, index++);

@@ -116,7 +116,7 @@ void Coordinator::on_join(Report report) {
     newcomers_.insert({*place, {.join = report}});
     return;
   }
-  if (const std::string why = obstacle_to_joining(facts); !why.empty())
+  if (const auto why = obstacle_to_joining(facts); !why.empty())
     return refuse(report.from, why);
   tell_differences(facts);
   if (facts.node_rank)
@@ -297,8 +297,7 @@ void Coordinator::order_new_ones(Strings& ids) const {
   };
   const auto first = std::ranges::find_if(ids, is_free);
   const Strings free(first, std::find_if_not(first, ids.end(), is_free));
-  const auto names =
-      mapped(free, [&](const std::string& id) { return members_.at(id).facts.host.name; });
+  const auto names = mapped(free, [&](const auto& id) { return members_.at(id).facts.host.name; });
   auto place = first;
   for (const size_t at : network_order(rules_.switches, names, rules_.host_blocks))
     *place++ = free[at];

@@ -287,7 +287,7 @@ void CoordinatorThread::watch_signs_of_life(Orders& orders) {
   const auto values = store_->values(keys);
   for (const size_t i : indices_of(ids)) {
     const std::string& id = ids[i];
-    const std::string value = values[i].value_or("");
+    const auto value = values[i].value_or("");
     const SignOfLife* const known = value_at(signs_, id);
     if (known == nullptr || known->value != value) {
       signs_[id] = {value, now};

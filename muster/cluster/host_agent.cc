@@ -62,7 +62,7 @@ Command command_of(const LaunchOptions& options) {
   const Strings& words = options.argv;
   const size_t at = words.size() > 1 && words[1].ends_with(".py") ? 1 : 0;
   uint64_t digest = kFnvStart;
-  for (const std::string& word : std::span(words).subspan(at + 1))
+  for (const auto& word : std::span(words).subspan(at + 1))
     digest = fnv1a(word + '\n', digest);
   return {file_name(words.at(at)), cat(digest)};
 }
@@ -70,8 +70,8 @@ Command command_of(const LaunchOptions& options) {
 // How this host's command differs from the first one's of the job.
 std::string difference(const Command& ours, const std::string& first) {
   const size_t blank = first.find(' ');  // behind the digest
-  const std::string program = first.substr(blank + 1);
-  const std::string arguments = first.substr(0, blank);
+  const auto program = first.substr(blank + 1);
+  const auto arguments = first.substr(0, blank);
   if (ours.program != program)
     return cat(" with '",
                shown_text(ours.program),
@@ -91,11 +91,10 @@ void tell_of_merged_jobs(const LaunchOptions& options,
   if (is_named)
     return;
   const Command ours = command_of(options);
-  const std::string first =
+  const auto first =
       rendezvous.store->compare_set(kCommandKey, "", cat(ours.arguments, " ", ours.program));
-  const std::string how = difference(ours, first);
-  const std::string served =
-      framed(" (which ", rendezvous.holder, " of this machine serves already)");
+  const auto how = difference(ours, first);
+  const auto served = framed(" (which ", rendezvous.holder, " of this machine serves already)");
   if (how.empty() && served.empty())
     return;
   // Arguments may well be a host's own, such as its folder.

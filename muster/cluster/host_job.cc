@@ -54,7 +54,7 @@ std::function<RoundHosts()> asking_for_all(const Order& order,
     return [whole = order.whole] {
       return hosts_of(*whole);
     };
-  const std::string rank_0 = activity_path(work_dir, attempt_of(order.round), 0);
+  const auto rank_0 = activity_path(work_dir, attempt_of(order.round), 0);
   return [order, store, rank_0, plan_file] {
     const WholeRound whole = read_whole(*store, order);
     if (!path_exists(rank_0))
@@ -154,7 +154,7 @@ void HostJob::announce(const Order& order) {
   if (!order.whole)
     return announce_to_others(order);
   show_plan(order.whole->plan, options_, STDERR_FILENO);
-  const std::string unknown = unknown_local_ranks(order.whole->plan, options_);
+  const auto unknown = unknown_local_ranks(order.whole->plan, options_);
   if (!unknown.empty())
     log_warning(unknown);
 }

@@ -54,10 +54,10 @@ bool is_here(const SocketAddress& address) {
 
 // The secret that this user's processes on this machine share. The first that needs it makes it.
 Secret user_secret() {
-  const std::string path = default_runtime_folder();
+  const auto path = default_runtime_folder();
   const Fd folder = open_runtime_folder(path, true);
   const std::string file = path + "/" + kUserSecret;
-  const std::string aside = name_aside(kUserSecret);
+  const auto aside = name_aside(kUserSecret);
   if (::faccessat(folder.get(), kUserSecret, F_OK, 0) != 0) {
     {
       const Fd fresh(::openat(folder.get(),
@@ -273,9 +273,8 @@ SharedStore etcd_store(const EtcdStoreOptions& etcd, const ClusterOptions& optio
 // No host serves. The server of etcd may be started at the same time as the job.
 HostRendezvous meet_in_etcd(const ClusterOptions& options) {
   const Strings endpoints = split(options.endpoint, ',');
-  const auto urls = mapped(endpoints, [&](const std::string& endpoint) {
-    return cat(options.etcd_protocol, "://", endpoint);
-  });
+  const auto urls = mapped(
+      endpoints, [&](const auto& endpoint) { return cat(options.etcd_protocol, "://", endpoint); });
   HostRendezvous rendezvous;
   rendezvous.address =
       options.local_address.empty() ? address_towards_any(endpoints) : options.local_address;
@@ -320,7 +319,7 @@ std::unique_ptr<TcpServer> serve_unless_served(const ClusterOptions& options,
 HostRendezvous meet_at_endpoint(const ClusterOptions& options) {
   HostRendezvous rendezvous;
   Endpoint endpoint = endpoint_of(options);
-  const std::string here = patient_address_to_serve(endpoint.host, options);
+  const auto here = patient_address_to_serve(endpoint.host, options);
   const bool by_rank = options.backend == "static" && options.node_rank.has_value();
   const bool is_the_one = by_rank ? *options.node_rank == 0 : !here.empty();
   const bool may_serve = is_the_one && !options.remote;

@@ -129,7 +129,7 @@ void remove_requests(Store& store, const std::string& host, int64_t last) {
 
 // An asker may be gone when the host leaves.
 void note_asker(Store& store, const std::string& host, const std::string& asker) {
-  const std::string known = store.value(askers_key(host)).value_or("");
+  const auto known = store.value(askers_key(host)).value_or("");
   if (!contains(split(known, '\n'), asker))
     store.set(askers_key(host), cat(known, asker, "\n"));
 }
@@ -189,7 +189,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
 
   const SharedStore store;
   const HostTelemetryOptions options;
-  const std::string id = make_uuid();  // of this one's requests: their numbers begin anew with each
+  const auto id = make_uuid();  // of this one's requests: their numbers begin anew with each
 
   // The watching thread's.
   int64_t requests = 0;
@@ -344,7 +344,7 @@ void HostTelemetry::State::ask_for_late_ranks(const std::string& host, const Ran
 // asked again, but less often.
 void HostTelemetry::State::ask_for_samples() {
   next_ask = Clock::now() + kAskEvery;
-  for (const std::string& host : all().ids) {
+  for (const auto& host : all().ids) {
     const TimePoint* const asked = value_at(unanswered, host);
     if (asked != nullptr && Clock::now() - *asked < kAskAgain)
       continue;
@@ -378,7 +378,7 @@ void HostTelemetry::State::answer() {
   }
   without_error([&] { remove_requests(*store, options.host, next - 1); });
   for (;;) {
-    const std::string key = log_entry_key(request_log(options.host), next);
+    const auto key = log_entry_key(request_log(options.host), next);
     std::string request;
     try {
       request = store->get(key, kWaitForRequest);
@@ -397,9 +397,9 @@ void HostTelemetry::State::answer() {
 
 // Anything else than these two requests is of another version, or the end.
 void HostTelemetry::State::answer_to(std::string request) {
-  const std::string asker = take_word(request);
-  const std::string asked_by = take_word(request);
-  const std::string number = take_word(request);
+  const auto asker = take_word(request);
+  const auto asked_by = take_word(request);
+  const auto number = take_word(request);
   if (request == kSampleRequest && options.sampler) {
     if (askers.insert(asker).second)
       note_asker(*store, options.host, asker);
@@ -418,7 +418,7 @@ void HostTelemetry::State::describe(const LateRequest& request) {
   for (const int rank : request.ranks) {
     if (!is_in(options.ranks, rank))
       continue;
-    const std::string path = activity_path(options.run_dir, request.attempt, rank);
+    const auto path = activity_path(options.run_dir, request.attempt, rank);
     const TimePoint* const before = value_at(described, rank);
     const bool again = before != nullptr && Clock::now() - *before < kDescribeAgain;
     if (again || has_shown_its_stack(path))
@@ -466,9 +466,9 @@ void HostTelemetry::leave_events() {
   const HostTelemetryOptions& options = state_->options;
   size_t room = std::min(kMostValueOfEvents, kMostEvents / std::max(1, options.num_hosts));
   std::string places;
-  for (const std::string& place : event_places(options.run_dir)) {
+  for (const auto& place : event_places(options.run_dir)) {
     without_error([&] {
-      const std::string events = pack_events(options.run_dir, place, room);
+      const auto events = pack_events(options.run_dir, place, room);
       if (events.empty())
         return;
       state_->store->set(events_key(options.host, place), events);
@@ -514,7 +514,7 @@ void HostTelemetry::collect_events(const std::string& host) {
   const auto places = take_value(*state_->store, events_list_key(host));
   if (!places)
     return;
-  for (const std::string& place : split(*places, '\n')) {
+  for (const auto& place : split(*places, '\n')) {
     const auto events =
         place.empty() ? std::nullopt : take_value(*state_->store, events_key(host, place));
     if (events)
@@ -530,7 +530,7 @@ void forget_host_telemetry(Store& store, const std::string& host) {
   for (const std::string& place :
        split(take_value(store, events_list_key(host)).value_or(""), '\n'))
     store.remove(events_key(host, place));
-  for (const std::string& asker : split(take_value(store, askers_key(host)).value_or(""), '\n'))
+  for (const auto& asker : split(take_value(store, askers_key(host)).value_or(""), '\n'))
     store.remove(sample_key(host, asker));
   remove_requests(store, host, number_in(take_value(store, log_size_key(request_log(host)))));
 }

@@ -30,7 +30,7 @@ constexpr size_t kMaxAnswer = size_t{1} << 20;  // bytes; no list of hosts is lo
 }  // namespace
 
 HostSpecs discover_hosts(const std::string& command, milliseconds patience) {
-  const std::string answer = output_of_command(command, "--host-discovery", {}, patience);
+  const auto answer = output_of_command(command, "--host-discovery", {}, patience);
   return parse_hostfile(answer, cat("what '", command, "' printed"));
 }
 
@@ -88,8 +88,8 @@ bool HostWatch::take_answer() {
   const size_t line_end = read_.find('\n', code_begin);
   if (line_end == npos)
     return false;
-  const std::string answer = read_.substr(0, end);
-  const std::string code = read_.substr(code_begin, line_end - code_begin);
+  const auto answer = read_.substr(0, end);
+  const auto code = read_.substr(code_begin, line_end - code_begin);
   read_.erase(0, line_end + 1);
   if (code == "0") {
     take(answer);

@@ -97,7 +97,7 @@ HostSpec parse_plain(std::string_view text, const Refuse& refuse) {
   HostSpec host{.name = std::string(text)};
   const bool is_address = is_ipv6_address(host.name) && !lacks_brackets(host.name);
   if (colons > 1 && !is_address) {
-    const std::string meant = with_brackets(host.name);
+    const auto meant = with_brackets(host.name);
     refuse(host.name,
            meant.empty()
                ? ""
@@ -168,7 +168,7 @@ HostSpecs parse_host_list(const std::string& text, const std::string& flag) {
   });
   HostSpecs hosts;
   std::unordered_set<std::string> names;
-  for (const std::string& piece : split(text, ',')) {
+  for (const auto& piece : split(text, ',')) {
     hosts.push_back(parse_host_spec(trim(piece), refuse));
     if (!names.insert(hosts.back().name).second) {
       throw invalid_argument(
@@ -193,7 +193,7 @@ HostSpecs parse_hostfile(const std::string& text, const std::string& path) {
                shown_text(got),
                "'");
   });
-  for (const std::string& line : split(without_byte_order_mark(text), '\n')) {
+  for (const auto& line : split(without_byte_order_mark(text), '\n')) {
     ++line_number;
     const std::string_view rest = trim(std::string_view(line).substr(0, line.find('#')));
     if (rest.empty())

@@ -51,9 +51,9 @@ KeptEntries KeptEntries::from_text(const std::optional<std::string>& text) {
   if (!text)
     return entries;
   Strings ranges = split(*text, ' ');
-  const std::string tail = ranges.back().substr(0, ranges.back().find('-'));
+  const auto tail = ranges.back().substr(0, ranges.back().find('-'));
   ranges.pop_back();
-  for (const std::string& range : ranges) {
+  for (const auto& range : ranges) {
     const Strings ends = split(range, '-');
     const int64_t first = parse_int(ends.front()).value_or(0);
     const int64_t last = parse_int(ends.back()).value_or(0);

@@ -56,7 +56,7 @@ void LogHistory::forget_member(const std::string& id, TimePoint now) {
 }
 
 void LogHistory::note(int64_t number, const Report& report, TimePoint now) {
-  const std::string key = log_entry_key(kReports, number);
+  const auto key = log_entry_key(kReports, number);
   note_kept(key, true);
   switch (report.kind) {
     case Report::Kind::join:
@@ -94,7 +94,7 @@ void LogHistory::note(const Order& order, Strings keys, TimePoint now) {
     }
   }
   if (order.kind == Order::Kind::start) {
-    for (const std::string& id : std::exchange(leaving_, {}))
+    for (const auto& id : std::exchange(leaving_, {}))
       forget_member(id, now);
     forget_later(reports_, now);
     forget_later(orders_, now);
@@ -117,10 +117,9 @@ Strings LogHistory::take_due(TimePoint now) {
 }
 
 void LogHistory::put_back(std::span<const std::string> keys, TimePoint now) {
-  const auto entries =
-      mapped(keys, [&](const std::string& key) { return Entry{.key = key, .due = now}; });
+  const auto entries = mapped(keys, [&](const auto& key) { return Entry{.key = key, .due = now}; });
   history_.insert(history_.begin(), entries.begin(), entries.end());
-  for (const std::string& key : keys)
+  for (const auto& key : keys)
     note_kept(key, true);
 }
 

@@ -194,7 +194,7 @@ void Member::give_sign_of_life() {
 // The first to write its name is the coordinator; whoever replaces the name of one that has fallen
 // silent is its successor.
 void Member::elect() {
-  const std::string chosen = store_->compare_set(kCoordinatorKey, "", id_);
+  const auto chosen = store_->compare_set(kCoordinatorKey, "", id_);
   if (chosen == id_) {
     if (std::exchange(coordinator_, chosen) == id_)
       return;
@@ -204,8 +204,8 @@ void Member::elect() {
     part_ = has_orders ? Part::successor : Part::first;
     return;
   }
-  const std::string key = sign_of_life_key(chosen);
-  const std::string sign = store_->value(key).value_or("");
+  const auto key = sign_of_life_key(chosen);
+  const auto sign = store_->value(key).value_or("");
   if (chosen != coordinator_ || sign != coordinators_sign_) {
     coordinator_ = chosen;
     coordinators_sign_ = sign;
@@ -225,7 +225,7 @@ void Member::elect() {
 // order has: then every host that lives has read it, and the others have given this one up.
 void Member::take_next_orders() {
   const Strings entries = log_.read(*store_, options_.silence.step());
-  for (const std::string& entry : entries) {
+  for (const auto& entry : entries) {
     if (take_order(entry))
       return;  // what follows the last order is for hosts that came too late
   }

@@ -140,7 +140,7 @@ Json to_json(const HostFacts& facts) {
 
 // The machine as a file for --inventory has it, in one line.
 std::string machine_line(const Host& machine) {
-  const std::string devices = inventory_to_json({.source = "a host", .hosts = {machine}});
+  const auto devices = inventory_to_json({.source = "a host", .hosts = {machine}});
   return without_defaults(Json::parse(devices)).dump();
 }
 
@@ -179,9 +179,9 @@ Value parse(const std::string& message,
             const char* what,
             Value (*read)(const Json& json, const std::string& second_line)) {
   try {
-    const std::string text = unpacked(message);
+    const auto text = unpacked(message);
     const size_t end = std::min(text.find('\n'), text.size());
-    const std::string line = text.substr(0, end);
+    const auto line = text.substr(0, end);
     check_json_depth(line, what);
     return read(Json::parse(line), text.substr(std::min(end + 1, text.size())));
   } catch (const nlohmann::json::exception& error) {

@@ -57,9 +57,9 @@ std::string write_parts(Store& store, int64_t number, std::string_view text) {
 // Raises the log's size to the number. It never passes an entry that is there, whatever another
 // coordinator does that was given up and wakes.
 void raise_size(Store& store, int64_t number) {
-  const std::string key = log_size_key(kOrders);
+  const auto key = log_size_key(kOrders);
   for (std::string known = cat(store.add(key, 0)); parse_int(known).value_or(number) < number;) {
-    const std::string now = store.compare_set(key, known, cat(number));
+    const auto now = store.compare_set(key, known, cat(number));
     if (now == cat(number))
       return;
     known = now;
@@ -72,12 +72,12 @@ void raise_size(Store& store, int64_t number) {
 WrittenOrder write_order(Store& store, int64_t number, const Order& order) {
   const bool has_plan = order.kind == Order::Kind::start;
   const StoredPlan stored = has_plan ? store_plan(store, number, order) : StoredPlan();
-  const std::string text = to_text(order, stored);
+  const auto text = to_text(order, stored);
   const bool is_large = text.size() > store.max_value_bytes();
   const std::string entry = is_large ? write_parts(store, number, text) : text;
   Strings keys = keys_of_order(number, entry, stored);
   if (store.compare_set(keys.front(), "", entry) != entry) {
-    for (const std::string& key : keys | std::views::drop(1))
+    for (const auto& key : keys | std::views::drop(1))
       store.remove(key);
     return {};
   }
@@ -100,7 +100,7 @@ Order read_entry(Store& store, const std::string& entry) {
   if (!entry.starts_with(kInParts))
     return order_from_text(entry);
   std::string text;
-  for (const std::string& key : keys_of_parts(entry))
+  for (const auto& key : keys_of_parts(entry))
     text += store.get(key, milliseconds(0));
   return order_from_text(text);
 }

@@ -46,7 +46,7 @@ void PlanFile::leave() {
 
 // The file is opened before it gets its name: under that, another host may replace it at once.
 void PlanFile::write(const Plan& whole) {
-  const std::string aside = name_aside(path_);
+  const auto aside = name_aside(path_);
   write_aside(aside, path_, plan_to_json(whole));
   own_ = Fd(::open(aside.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   rename_aside(aside, path_);
@@ -60,7 +60,7 @@ void PlanFile::remove_own() {
   const bool is_given = std::filesystem::equivalent(path_, given_, is_none);
   if (!own.valid() || is_given || !is_at(own, path_))
     return;
-  const std::string aside = name_aside(path_);
+  const auto aside = name_aside(path_);
   if (::rename(path_.c_str(), aside.c_str()) != 0)
     return;
   const int put_back = is_at(own, aside) ? 0 : rename_if_new(aside, path_);

@@ -137,7 +137,7 @@ class RemoteJob {
     const auto ask =
         cat(shell_command(remote_.ssh), " -G ", shell_quoted(name), " 2>/dev/null || true");
     try {
-      for (const std::string& line : split(output_of_command(ask, "--ssh"), '\n')) {
+      for (const auto& line : split(output_of_command(ask, "--ssh"), '\n')) {
         if (line.starts_with("hostname "))
           return line.substr(9);
       }
@@ -225,7 +225,7 @@ class RemoteJob {
   Strings command_for(const Agent& agent) const {
     if (agent.address.empty())
       return {own_program(), "agent"};
-    const std::string program = text_or(remote_.remote_muster, own_program());
+    const auto program = text_or(remote_.remote_muster, own_program());
     return ssh_command(remote_.ssh, agent.host.name, {program, "agent"});
   }
 
@@ -266,7 +266,7 @@ class RemoteJob {
       return;
     const bool is_end_of_ssh =
         !agent.address.empty() && (exit.exit_code == kEndOfSsh || !exit.failed());
-    const std::string what = describe_loss(agent, exit, is_end_of_ssh);
+    const auto what = describe_loss(agent, exit, is_end_of_ssh);
     if (can_do_without()) {
       log_warning(what);
       return;
@@ -376,7 +376,7 @@ class RemoteJob {
   // Says how the job ended, for all hosts: their agents say nothing of it. Returns the exit code.
   int report(const WaitResult& ended) {
     const auto order = coordinator_->result();
-    for (const std::string& survivor : ended.survivors)
+    for (const auto& survivor : ended.survivors)
       log_error("could not end ", survivor);
     if (!order)
       return report_no_order(ended);

@@ -70,7 +70,7 @@ Strings numbers_of_range(const std::string& range, const std::string& whole) {
 // The numbers of "1-3,5".
 Strings numbers_of_ranges(const std::string& ranges, const std::string& whole) {
   Strings all;
-  for (const std::string& range : split(ranges, ',')) {
+  for (const auto& range : split(ranges, ',')) {
     append_all(all, numbers_of_range(range, whole));
     check_number_of_nodes(all.size(), whole);
   }
@@ -81,14 +81,14 @@ Strings numbers_of_ranges(const std::string& ranges, const std::string& whole) {
 // for.
 Strings take_parts(std::string& rest, const std::string& whole) {
   if (!rest.starts_with('[')) {
-    const std::string text = rest.substr(0, rest.find('['));
+    const auto text = rest.substr(0, rest.find('['));
     rest.erase(0, text.size());
     return {text};
   }
   const size_t close = rest.find(']');
   if (close == npos)
     refuse_node_list(whole);
-  const std::string ranges = rest.substr(1, close - 1);
+  const auto ranges = rest.substr(1, close - 1);
   rest.erase(0, close + 1);
   return numbers_of_ranges(ranges, whole);
 }
@@ -100,8 +100,8 @@ Strings expand_piece(std::string piece, const std::string& whole) {
     const Strings parts = take_parts(piece, whole);
     check_number_of_nodes(names.size() * parts.size(), whole);
     Strings longer;
-    for (const std::string& name : names) {
-      for (const std::string& part : parts)
+    for (const auto& name : names) {
+      for (const auto& part : parts)
         longer.push_back(name + part);
     }
     names = std::move(longer);
@@ -138,7 +138,7 @@ void check_node_name(const std::string& name, const std::string& whole) {
 // Pieces may stand for many names each, so the number is checked after each piece.
 Strings parse_slurm_nodes(const std::string& text) {
   Strings names;
-  for (const std::string& piece : pieces_of(text)) {
+  for (const auto& piece : pieces_of(text)) {
     for (std::string& name : expand_piece(piece, text)) {
       check_node_name(name, text);
       names.push_back(std::move(name));
@@ -158,7 +158,7 @@ namespace {
 
 // Adds the nodes of an allocation, or of one component, whose variables end in `suffix`.
 void add_nodes_of(const std::string& suffix, int het_group, std::vector<SlurmNode>& nodes) {
-  const std::string here = get_env("SLURMD_NODENAME").value_or("");
+  const auto here = get_env("SLURMD_NODENAME").value_or("");
   const auto told = get_env((kNodeCpus + suffix).c_str());
   const auto counts = told ? parse_slurm_counts(*told) : Ints();
   const auto names = parse_slurm_nodes(get_env((kNodeList + suffix).c_str()).value_or(""));

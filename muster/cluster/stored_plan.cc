@@ -49,7 +49,7 @@ Strings keys_of_bucket(const StoredPlan& stored, int64_t bucket) {
 }
 
 void write_bucket(Store& store, StoredPlan& stored, int64_t bucket, const std::string& text) {
-  const std::string value = packed(text);
+  const auto value = packed(text);
   const size_t most = store.max_value_bytes();
   Strings pieces;
   for (size_t at = 0; at < value.size() || at == 0; at += most)
@@ -136,7 +136,7 @@ Strings texts_of_hosts(const Order& order) {
 // Equal plans have the same. `texts` are those of their hosts, in the plan's order.
 std::string digest_of(const Strings& texts, const std::string& rest) {
   uint64_t hash = fnv1a(rest);
-  for (const std::string& text : texts)
+  for (const auto& text : texts)
     hash = fnv1a(text, hash);
   return cat(hash);
 }
@@ -165,7 +165,7 @@ std::vector<StoredHost> all_hosts(Store& store, const Order& order, std::string&
   }
   std::vector<StoredHost> hosts = mapped(lines, host_from);
   std::ranges::sort(hosts, {}, [](const StoredHost& stored) { return stored.host.host_index; });
-  const std::string digest = digest_of(mapped(hosts, &StoredHost::text), rest);
+  const auto digest = digest_of(mapped(hosts, &StoredHost::text), rest);
   if (int_size(hosts) == order.num_hosts && digest == order.stored.digest)
     return hosts;
   throw invalid_argument("order: expected the plan of ",
@@ -211,7 +211,7 @@ void read_part(Store& store, const std::string& id, Order& order) {
     throw invalid_argument("order: expected the common part of a plan, got none");
   }
   order.plan.part->digest = order.stored.digest;
-  for (const std::string& line : lines_of(read_values(store, keys_of_part(order.stored, id)))) {
+  for (const auto& line : lines_of(read_values(store, keys_of_part(order.stored, id)))) {
     if (!line.starts_with(id + " {"))
       continue;
     HostRanks host = host_from(line).host;

@@ -23,7 +23,7 @@ constexpr size_t kMaxSwitches = 32;
 class SwitchFile {
  public:
   SwitchFile(const std::string& text, const std::string& path) : path_(path) {
-    for (const std::string& line : split(without_byte_order_mark(text), '\n')) {
+    for (const auto& line : split(without_byte_order_mark(text), '\n')) {
       ++line_;
       std::string without_comment(trim(std::string_view(line).substr(0, line.find('#'))));
       std::ranges::replace(without_comment, '\t', ' ');
@@ -97,7 +97,7 @@ class SwitchFile {
                  std::map<std::string, std::string>& above) const {
     if (list.empty())
       return;
-    for (const std::string& below : nodes_of(list))
+    for (const auto& below : nodes_of(list))
       if (!above.emplace(below, name).second)
         fail("each host and switch below one switch", below);
   }

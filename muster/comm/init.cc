@@ -65,7 +65,7 @@ std::string backend_asked(const InitOptions& options) {
 RankIdentity identity(const Rendezvous& rendezvous,
                       const InitOptions& options,
                       bool takes_part = true) {
-  const std::string asked = backend_asked(options);
+  const auto asked = backend_asked(options);
   std::string device = options.device.str();
   if (options.device.is_cuda()) {
     device = use_cuda_device(options.device);
@@ -120,7 +120,7 @@ ProcessGroup make_group(const Rendezvous& rendezvous,
                         int place,
                         const InitOptions& options,
                         bool awaited = false) {
-  const std::string backend = choose_backend(members, backend_asked(options));
+  const auto backend = choose_backend(members, backend_asked(options));
   open_own_activity();
   describe_late_ranks(/*names_are_the_jobs=*/true);
   set_warning([](const std::string& text) { log_warning(text); }, "MUSTER_COLLECTIVE_TIMEOUT");

@@ -209,7 +209,7 @@ void LateWatch::forget_of_gpu() {
 }
 
 void LateWatch::look_for_lost() {
-  const std::string lost = lost_member(*of_gpu_->state);
+  const auto lost = lost_member(*of_gpu_->state);
   if (lost.empty())
     return;
   if (!of_gpu_->lost_since)

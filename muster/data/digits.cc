@@ -88,7 +88,7 @@ TensorDataset to_dataset(const Samples& samples) {
 
 // The last line may lack a line break. Fewer than five lines would leave the test split empty.
 DatasetSplit read_digits(const std::string& path) {
-  const std::string text = read_data_file(path, kMaxBytes);
+  const auto text = read_data_file(path, kMaxBytes);
   Samples train;
   Samples test;
   size_t row = 0;

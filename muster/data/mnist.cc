@@ -55,7 +55,7 @@ std::string find_file(const std::string& folder, const std::string& part, int di
 // Reads an IDX file of bytes: two zero bytes, 8 for the type, the number of dimensions, each
 // dimension big-endian, and the data, which must be exactly as long as the header says.
 Tensor read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
-  const std::string bytes = read_data_file(path, max_bytes);
+  const auto bytes = read_data_file(path, max_bytes);
   if (bytes.size() < 4 || big_endian(bytes, 0) != kMagicOfBytes + dimensions) {
     refuse_idx(path,
                cat("an IDX file of bytes with ", plural(dimensions, "dimension")),

@@ -29,7 +29,7 @@ Ints parse_cpu_list(std::string_view text) {
   Ints cpus;
   if (trim(text).empty())
     return cpus;
-  for (const std::string& piece : split(trim(text), ',')) {
+  for (const auto& piece : split(trim(text), ',')) {
     const size_t dash = piece.find('-');
     const auto first = parse_number(piece.substr(0, dash), 0, kMaxNumber);
     if (!first)

@@ -141,7 +141,7 @@ Ints cpus_from(const JsonObject& object, const char* key, const std::string& tex
 
 // Files from before AMD's GPUs have no vendor.
 Vendor vendor_from(JsonObject& object) {
-  const std::string vendor = object.text_or("vendor", kNvidia);
+  const auto vendor = object.text_or("vendor", kNvidia);
   if (vendor == kAmd)
     return Vendor::amd;
   if (vendor != kNvidia)
@@ -180,7 +180,7 @@ void read_memory(JsonObject& object, Gpu& gpu) {
 using CpuLists = std::map<std::string, std::string>;
 
 const std::string& cpu_list_from(JsonObject& object, const char* key, CpuLists& lists) {
-  const std::string text = object.text_or(key, "");
+  const auto text = object.text_or(key, "");
   const auto [list, is_new] = lists.try_emplace(text);
   if (is_new)
     list->second = to_cpu_list(cpus_from(object, key, text));
@@ -244,7 +244,7 @@ CpuCores cores_from(JsonObject& host) {
     core.numa_node = group.small_integer_or("numa_node", 0, 0);
     core.socket = group.small_integer_or("socket", 0, 0);
     core.l3 = group.small_integer_or("l3", 0, 0);
-    for (const std::string& cpus : group.texts_or_none("cores")) {
+    for (const auto& cpus : group.texts_or_none("cores")) {
       if (cores.size() == kMaxHostCores)
         group.fail("cores", cat("at most ", kMaxHostCores, " cores"), "more");
       core.cpus = cpus_from(group, "cores", cpus);
@@ -257,7 +257,7 @@ CpuCores cores_from(JsonObject& host) {
 
 std::vector<Link> row_from(const JsonObject& host, const char* key, const std::string& text) {
   std::vector<Link> row;
-  for (const std::string& word : split(text, ' ')) {
+  for (const auto& word : split(text, ' ')) {
     const auto link = parse_link(word);
     if (!link)
       host.fail(key, "links as in \"X NV4 SYS\"", beginning_in_quotes(word));
@@ -269,7 +269,7 @@ std::vector<Link> row_from(const JsonObject& host, const char* key, const std::s
 // A matrix that is there must fit the devices: `rows` of `columns` links.
 LinkMatrix links_from(JsonObject& host, const char* key, size_t rows, size_t columns) {
   LinkMatrix links;
-  for (const std::string& text : host.texts_or_none(key)) {
+  for (const auto& text : host.texts_or_none(key)) {
     auto row = row_from(host, key, text);
     if (row.size() != columns)
       host.fail(key, cat(columns, " links in each row"), cat(row.size()));

@@ -79,8 +79,8 @@ NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
 
 // `paths` are below `sysroot`.
 bool any_exists(const std::string& sysroot, const Strings& paths) {
-  return any_of(
-      paths, [&](const std::string& path) { return access((sysroot + path).c_str(), F_OK) == 0; });
+  return any_of(paths,
+                [&](const auto& path) { return access((sysroot + path).c_str(), F_OK) == 0; });
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ Strings pci_path(const fs::path& folder) {
   if (error)
     return path;
   for (const fs::path& part : real) {
-    const std::string name = part.string();
+    const auto name = part.string();
     if (is_host_bridge(name)) {
       path = {name};
     } else if (!path.empty() && is_pci_address(name)) {

@@ -135,7 +135,7 @@ bool has_fleet_line(std::string_view text) {
 
 // Three programs write XML that is understood; the outermost element tells them apart.
 Format format_of_xml(std::string_view text, const std::string& source) {
-  const std::string root = xml_root_name(text);
+  const auto root = xml_root_name(text);
   using Root = std::pair<std::string_view, Format>;
   static constexpr Root kRoots[] = {{"nvidia_smi_log", Format::nvidia_smi},
                                     {"system", Format::nccl},
@@ -180,7 +180,7 @@ std::string read_bounded(const std::string& path) {
 // Returns the one host that a fleet file's `from` names. A fleet file in a fleet file could go in
 // circles.
 Host captured_host(const std::string& path) {
-  const std::string text = read_bounded(path);
+  const auto text = read_bounded(path);
   if (format_of(text, path) == Format::fleet)
     refuse(path, "one captured host", "a fleet file");
   Inventory inventory = parse_inventory(text, path);
@@ -217,7 +217,7 @@ Strings files_in(const std::string& path) {
 Inventory read_folder(const std::string& path) {
   Inventory whole{.source = path, .simulated = true};
   StringSet names;
-  for (const std::string& file : files_in(path)) {
+  for (const auto& file : files_in(path)) {
     for (Host& host : parse_inventory(read_bounded(file), file).hosts) {
       if (!names.insert(host.name).second)
         refuse(file, "each host's name once", cat("'", host.name, "' twice"));
@@ -257,7 +257,7 @@ Inventory inventory_of(const std::string& text, const std::string& source) {
 Inventory parse_inventory(const std::string& text, const std::string& source) {
   std::string document(without_byte_order_mark(text));
   const size_t behind = xml_behind_text(document);
-  const std::string before = document.substr(0, behind);
+  const auto before = document.substr(0, behind);
   // Blanks take the place of those lines, so that errors name the right one.
   for (char& c : std::span(document).first(behind))
     c = c == '\n' ? c : ' ';

@@ -159,7 +159,7 @@ std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {
   if (text.empty())
     return entries;
   const VisibleEntry::Kind kind = kind_of_entry(text);
-  for (const std::string& piece : split(text, ',')) {
+  for (const auto& piece : split(text, ',')) {
     entries.push_back(parse_entry(piece, kind));
     if (entries.back().kind == VisibleEntry::Kind::invalid)
       break;
@@ -189,7 +189,7 @@ VisibleDevices visible_devices(const Gpus& gpus, std::string_view text) {
       break;
     }
     visible.by_index = entries[i].kind == VisibleEntry::Kind::index;
-    const std::string misread = misreading_of(entries[i]);
+    const auto misread = misreading_of(entries[i]);
     if (visible.remark.empty() && !misread.empty())
       visible.remark = cat(entry, misread);
   }

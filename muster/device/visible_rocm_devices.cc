@@ -86,8 +86,8 @@ Shown after_rocr(const Gpus& gpus, const Indices& all, const std::string& mask) 
     return shown;
   Strings entries = entries_of(mask);
   entries.resize(std::min(entries.size(), all.size()));
-  for (const std::string& entry : entries) {
-    const std::string token = upper(trim(entry));
+  for (const auto& entry : entries) {
+    const auto token = upper(trim(entry));
     const Place place =
         token.starts_with('G') ? rocr_uuid(gpus, all, token) : rocr_number(all.size(), token);
     if (!place) {
@@ -127,7 +127,7 @@ Shown after_hip(const Gpus& gpus,
                 const char* variable,
                 const std::string& mask) {
   Shown shown;
-  for (const std::string& entry : entries_of(mask)) {
+  for (const auto& entry : entries_of(mask)) {
     const bool is_uuid = has_text(entry, "GPU-");
     const Place place = is_uuid ? hip_uuid(gpus, all, entry) : hip_number(all.size(), entry);
     if (!place) {
@@ -151,7 +151,7 @@ VisibleDevices visible_rocm_devices(const Gpus& gpus, const VisibilityMasks& mas
     shown = after_rocr(gpus, shown.gpus, *masks.rocr);
   visible.remark = shown.remark;
   const HipMask hip = hip_mask(masks);
-  const std::string mask = hip.value.value_or("");
+  const auto mask = hip.value.value_or("");
   if (!mask.empty()) {
     shown = after_hip(gpus, shown.gpus, hip.variable, mask);
     visible.remark += framed(visible.remark.empty() ? "" : "; ", shown.remark);

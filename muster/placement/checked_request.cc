@@ -37,7 +37,7 @@ std::string flag_that_lists(const Request& request) {
 void check_policy(const Request& request) {
   if (!request.map.empty() && request.choose)
     refuse("--map: expected a map or Request::choose, got both");
-  const std::string lists = flag_that_lists(request);
+  const auto lists = flag_that_lists(request);
   if (!lists.empty() && request.policy != "list") {
     refuse(lists, ": expected policy list, got ", request.policy, "; leave --policy out");
   }
@@ -94,7 +94,7 @@ std::string flag_of_one_gpu_each(const Request& request) {
 void check_gpus_per_rank(const Request& request) {
   if (request.gpus_per_rank < 1)
     refuse("--gpus-per-rank: expected at least 1 GPU, got ", request.gpus_per_rank);
-  const std::string beside = flag_of_one_gpu_each(request);
+  const auto beside = flag_of_one_gpu_each(request);
   if (request.gpus_per_rank == 1 || beside.empty())
     return;
   refuse("--gpus-per-rank: expected no ",
@@ -185,7 +185,7 @@ Request checked_request(const Inventory& inventory, Request request) {
   check_policy(request);
   check_scores_are_used(request);
   check_rank_memory_has_units(request);
-  const std::string flag = flag_that_needs_gpus(request);
+  const auto flag = flag_that_needs_gpus(request);
   if (request.cpu_only && !flag.empty()) {
     refuse("plan: expected either CPU slots or GPUs, got both (", flag, "); leave one out");
   }

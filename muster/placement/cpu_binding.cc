@@ -145,7 +145,7 @@ void name_near_cpus(const Host& host, int node, const std::vector<RankPlan*>& ra
   const bool all_named = none_of(ranks, [](const RankPlan* rank) { return rank->cpus.empty(); });
   if (all_named)
     return;
-  const std::string cpus = cpu_list(cores_of_node(host, node));
+  const auto cpus = cpu_list(cores_of_node(host, node));
   for (RankPlan* rank : ranks) {
     if (rank->cpus.empty())
       rank->cpus = cpus;

@@ -78,7 +78,7 @@ void JobGpus::check_has_gpus(size_t host_at, bool any_usable) const {
 void JobGpus::note_left_out(const Host& host, const UsableGpus& usable) {
   if (!usable.mask_note.empty())
     notes_.add(host, usable.mask_note, usable.mask_is_wrong);
-  for (const std::string& sick : usable.sick)
+  for (const auto& sick : usable.sick)
     notes_.warn(host, cat("left out ", sick));
 }
 
@@ -107,8 +107,8 @@ void JobGpus::fail_with_sick_gpus() const {
 
 // The error begins with the flag that asks for GPUs, or with the plan when none does.
 void JobGpus::fail_without_gpu(const Host& host, const HostGpus& gpus) const {
-  const std::string flag = flag_that_needs_gpus(request_);
-  const std::string operation = text_or(flag, "plan");
+  const auto flag = flag_that_needs_gpus(request_);
+  const auto operation = text_or(flag, "plan");
   throw unavailable(operation,
                     ": expected a GPU that can be used, got none: ",
                     describe(host, gpus.usable),

@@ -312,7 +312,7 @@ int& size_along(ModelDivision& division, const std::string& axis) {
 ModelSizes parse_model(std::string_view text) {
   ModelSizes model;
   StringSet given;
-  for (const std::string& member : split(text, ',')) {
+  for (const auto& member : split(text, ',')) {
     const size_t equals = member.find('=');
     if (equals == npos)
       refuse_model("NAME=VALUE", in_quotes(printable(member)));

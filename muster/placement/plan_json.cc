@@ -137,7 +137,7 @@ Json to_json(const PlanPart& part) {
 
 // A plan without a vendor is one of NVIDIA's GPUs.
 Vendor vendor_from(JsonObject& object) {
-  const std::string vendor = object.text_or("vendor", "nvidia");
+  const auto vendor = object.text_or("vendor", "nvidia");
   if (!is_one_of(vendor, "nvidia", "amd"))
     object.fail("vendor", "'nvidia' or 'amd'", in_quotes(vendor));
   return vendor == "amd" ? Vendor::amd : Vendor::nvidia;
@@ -242,11 +242,11 @@ constexpr int kMostRanks = 10'000'000;
 
 // The shares of as many ranks as there are, or none.
 Int64s shares_from(JsonObject& part, int num_ranks) {
-  const std::string text = part.text_or("batch_shares", "");
+  const auto text = part.text_or("batch_shares", "");
   Int64s shares;
   if (text.empty())
     return shares;
-  for (const std::string& run : split(text, ',')) {
+  for (const auto& run : split(text, ',')) {
     const auto words = split(run, '*');
     const auto share = parse_int(words.front());
     const auto count = parse_int(words.back());
@@ -306,7 +306,7 @@ Visibility visibility_from(JsonObject& document) {
 
 // The sizes of the mesh must give the number of ranks.
 MeshShape mesh_from(JsonObject& document, int num_ranks) {
-  const std::string text = document.text_or("mesh", "");
+  const auto text = document.text_or("mesh", "");
   if (text.empty())
     return {};
   try {

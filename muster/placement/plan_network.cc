@@ -43,9 +43,8 @@ void note_places(const Plan& plan, const Strings& places, PlanNotes& notes) {
       order.push_back(places[i]);
     ranks[places[i]].push_back(plan.ranks[i].rank);
   }
-  auto told = mapped(order, [&](const std::string& place) {
-    return cat(to_cpu_list(ranks[place]), " below ", place);
-  });
+  auto told = mapped(
+      order, [&](const auto& place) { return cat(to_cpu_list(ranks[place]), " below ", place); });
   if (!told.empty())
     notes.add(cat("network: ranks ", join_first(std::move(told), ", ", kMaxNamed)));
   if (unknown.empty())

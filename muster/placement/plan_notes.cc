@@ -39,12 +39,12 @@ void PlanNotes::add(const Host& host, const std::string& text, bool warns) {
 }
 
 Strings PlanNotes::warnings() const {
-  return told(filtered(order_, [&](const std::string& text) { return warnings_.contains(text); }));
+  return told(filtered(order_, [&](const auto& text) { return warnings_.contains(text); }));
 }
 
 Strings PlanNotes::told(const Strings& texts) const {
-  return mapped(
-      texts, [&](const std::string& text) { return prefix(hosts_.at(text), num_hosts_) + text; });
+  return mapped(texts,
+                [&](const auto& text) { return prefix(hosts_.at(text), num_hosts_) + text; });
 }
 
 }  // namespace muster

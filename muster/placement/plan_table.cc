@@ -91,7 +91,7 @@ std::string plan_table(const Plan& plan) {
   }
   std::string text = format_table(heads, rows);
   text += sum_of<std::string>(
-      plan.notes, [&](const std::string& note) { return cat("note: ", printable(note), "\n"); });
+      plan.notes, [&](const auto& note) { return cat("note: ", printable(note), "\n"); });
   return text;
 }
 

@@ -99,7 +99,7 @@ class Planner {
     } else {
       place_on_cpu(host_at);
     }
-    for (const std::string& note : host.notes)
+    for (const auto& note : host.notes)
       notes_.add(host, note);
     bind_to_cpus(host, request_.numa_binding, std::span(plan_.ranks).subspan(first));
   }

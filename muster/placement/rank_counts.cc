@@ -32,7 +32,7 @@ std::string text_of_places(const Policy& policy, const PolicyInput& input) {
 
 std::string gpus_there(const Policy& policy, const PolicyInput& input, bool by_size) {
   const int each = input.request.gpus_per_rank;
-  const std::string places = text_of_places(policy, input);
+  const auto places = text_of_places(policy, input);
   return each > 1 ? cat(places, " for ranks of ", each)
                   : cat(places, by_size ? " large enough" : "");
 }
@@ -96,8 +96,8 @@ RankCounts rank_counts(const Policy& policy,
   const int asked = nproc.value_or(capacity);
   if (asked <= capacity)
     return {.on_gpus = asked};
-  const std::string why = why_too_many(policy, input, asked);
-  const std::string there = gpus_there(policy, input, !why.empty());
+  const auto why = why_too_many(policy, input, asked);
+  const auto there = gpus_there(policy, input, !why.empty());
   return divide_excess(
       input, {.asked = asked, .capacity = capacity, .why = why, .there = there}, notes);
 }

@@ -80,7 +80,7 @@ std::string stack_of(const AttemptRecord& attempt) {
 // An attempt's name, its bar on the launch's time, and what it ended of.
 std::string attempt_row(const AttemptRecord& attempt, const Stretch& all, bool goes_on) {
   const AttemptEndText end = end_of(attempt, goes_on);
-  const std::string name = attempt_name(attempt.attempt);
+  const auto name = attempt_name(attempt.attempt);
   const double length = all.ended - all.began;
   const double seconds = attempt.ended.value_or(all.ended) - attempt.began;
   const auto says = cat(duration_text(seconds), ", ", end.text);

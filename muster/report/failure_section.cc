@@ -40,9 +40,9 @@ std::string cause_text(const JobFailure& failure) {
   const RankExit& first = failure.exits.front();
   auto html = cat(
       "<p class=\"cause bad\">rank ", first.rank, ": ", xml_text(cause_and_error(first)), "</p>\n");
-  if (const std::string meaning = failure_meaning(first); !meaning.empty())
+  if (const auto meaning = failure_meaning(first); !meaning.empty())
     html += cat("<p>", xml_text(meaning), "</p>\n");
-  if (const std::string doubt = doubt_about(failure.exits, first); !doubt.empty())
+  if (const auto doubt = doubt_about(failure.exits, first); !doubt.empty())
     html += cat("<p>The cause is ", xml_text(doubt), "</p>\n");
   return html;
 }
@@ -54,7 +54,7 @@ std::string failure_section(const JobRun& run) {
     return {};
   const JobFailure& failure = *run.failure;
   std::string html = cause_text(failure);
-  for (const std::string& sentence : run.divergences)
+  for (const auto& sentence : run.divergences)
     // A rank that left the others' collectives is often why they failed.
     html += cat("<p>", xml_text(sentence), "</p>\n");
   if (!failure.card.empty())

@@ -64,7 +64,7 @@ std::function<std::string(RankRange)> own_rank_sampler() {
 
 TopRanks ranks_of_other_hosts(const std::string& run_dir, Strings& problems) {
   TopRanks ranks;
-  for (const std::string& file : fresh_host_samples(run_dir)) {
+  for (const auto& file : fresh_host_samples(run_dir)) {
     try {
       for (TopRank& rank : unpack_top_rows(read_plain_file(file, kMostBytes)))
         ranks.push_back(std::move(rank));

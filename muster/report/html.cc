@@ -58,7 +58,7 @@ std::string page_begin(const PageHead& head, std::string_view more_style) {
                   "</span></div>\n<p>",
                   xml_text(head.line),
                   "</p>\n</header>\n");
-  html += sum_of<std::string>(head.problems, [&](const std::string& problem) {
+  html += sum_of<std::string>(head.problems, [&](const auto& problem) {
     return cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
   });
   return html;
@@ -74,7 +74,7 @@ std::string page_end(const std::string& folder) {
 
 std::string html_lines(std::string_view text) {
   std::string out;
-  for (const std::string& line : split(text, '\n'))
+  for (const auto& line : split(text, '\n'))
     out += cat(out.empty() ? "" : "\n", xml_text(line));
   return out;
 }
@@ -155,7 +155,7 @@ std::string html_facts(const std::vector<Fact>& facts) {
   for (const Fact& fact : facts) {
     if (fact.value.empty())
       continue;
-    const std::string value = xml_text(fact.value);
+    const auto value = xml_text(fact.value);
     html += cat("<dt>",
                 xml_text(fact.name),
                 "</dt><dd>",

@@ -78,7 +78,7 @@ bool goes_up(const std::string& name) {
 // The last value, with its unit and the best value so far.
 Tile metric_tile(const Series& series, bool has_steps) {
   Strings notes;
-  if (const std::string unit = unit_of(series.name); !unit.empty())
+  if (const auto unit = unit_of(series.name); !unit.empty())
     notes.push_back(unit);
   const bool up = goes_up(series.name);
   if (series.num_values > 1) {

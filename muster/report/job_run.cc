@@ -160,7 +160,7 @@ std::string title_of(const JobRun& run) {
   if (launch == nullptr || launch->argv.empty())
     return name;
   const Strings& argv = launch->argv;
-  const std::string program = file_name(argv.front());
+  const auto program = file_name(argv.front());
   const bool is_python = program.starts_with("python") && argv.size() > 1;
   // The script's name says more than its interpreter's.
   if (is_python && !argv[1].starts_with('-'))

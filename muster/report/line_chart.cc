@@ -64,12 +64,12 @@ class LineChart {
 
   // The stripes come last, so that they lie above the curves and get the pointer.
   std::string figure() const {
-    const std::string svg = svg_element("svg",
-                                        {{"class", "chart"},
-                                         {"viewBox", cat("0 0 ", kWidth, " ", kHeight)},
-                                         {"role", "img"},
-                                         {"aria-label", description()}},
-                                        cat("\n", grid(), curves(), columns()));
+    const auto svg = svg_element("svg",
+                                 {{"class", "chart"},
+                                  {"viewBox", cat("0 0 ", kWidth, " ", kHeight)},
+                                  {"role", "img"},
+                                  {"aria-label", description()}},
+                                 cat("\n", grid(), curves(), columns()));
     return cat("<figure>\n", caption(), svg, "\n", legend(), "</figure>\n");
   }
 
@@ -245,7 +245,7 @@ class LineChart {
     for (int i = 0; i < kColumns; ++i) {
       const double left = kLeft + i * width;
       const double step = x_.least + (i + 0.5) / kColumns * (x_.most - x_.least);
-      const std::string stripe = svg_element(
+      const auto stripe = svg_element(
           "rect",
           {{"x", left}, {"y", kTop}, {"width", width}, {"height", kHeight - kTop - kBottom}});
       svg += svg_element("g", {{"class", "col"}}, stripe + tip(step)) + "\n";
@@ -276,25 +276,25 @@ class LineChart {
       dots += dot(point, i + 1, 3.4);
     }
     double width = 0;
-    for (const std::string& line : lines)
+    for (const auto& line : lines)
       width = std::max(width, text_width(line, kTipFont) + 14.0);
     const double x = x_of(at);
     const double left =
         x < kWidth / 2 ? std::min(x + 9, kWidth - width) : std::max(0.0, x - width - 9);
     double baseline = kTop + 16;
     std::string words;
-    for (const std::string& line : lines) {
+    for (const auto& line : lines) {
       words += svg_label(left + 7, baseline, line);
       baseline += kLine;
     }
-    const std::string box = svg_element("rect",
-                                        {{"class", "box"},
-                                         {"rx", 5},
-                                         {"x", left},
-                                         {"y", kTop},
-                                         {"width", width},
-                                         {"height", baseline - kTop - 7}});
-    const std::string upright = svg_line("", SvgPath().move(x, kTop).vertical(kHeight - kBottom));
+    const auto box = svg_element("rect",
+                                 {{"class", "box"},
+                                  {"rx", 5},
+                                  {"x", left},
+                                  {"y", kTop},
+                                  {"width", width},
+                                  {"height", baseline - kTop - 7}});
+    const auto upright = svg_line("", SvgPath().move(x, kTop).vertical(kHeight - kBottom));
     return svg_element("g", {{"class", "tip"}}, upright + dots + box + words);
   }
 
@@ -304,7 +304,7 @@ class LineChart {
       return {};
     std::string html = "<ul class=\"legend\">\n";
     for (const size_t i : indices_of(series_)) {
-      const std::string line = svg_line(cat("curve k", i + 1), SvgPath().move(0, 4).horizontal(22));
+      const auto line = svg_line(cat("curve k", i + 1), SvgPath().move(0, 4).horizontal(22));
       html += cat("<li>",
                   svg_element("svg", {{"class", "dash chart"}, {"viewBox", "0 0 22 8"}}, line),
                   xml_text(series_[i]->name),

@@ -82,7 +82,7 @@ std::string unit_of(std::string_view name) {
 
 // Sizes are written in units that people read.
 std::string value_text(std::string_view name, double value) {
-  const std::string unit = unit_of(name);
+  const auto unit = unit_of(name);
   if (unit == "bytes" && value >= 1024)
     return format_bytes(static_cast<uint64_t>(value));
   return unit.empty() ? number_text(value) : cat(number_text(value), "\u00a0", unit);

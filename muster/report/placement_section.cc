@@ -95,7 +95,7 @@ std::string placement_section(const JobRun& run) {
     return {};
   const Plan& plan = *run.plan;
   std::string html = picture_of(run, plan) + ranks_table(plan);
-  html += sum_of<std::string>(plan.notes, [&](const std::string& note) {
+  html += sum_of<std::string>(plan.notes, [&](const auto& note) {
     return cat("<p class=\"small\" style=\"margin-top:10px\">Note: ", xml_text(note), "</p>\n");
   });
   auto facts = cat("Policy ", plan.policy, ", ", plural(plan.ranks.size(), "rank"));

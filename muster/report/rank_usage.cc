@@ -76,7 +76,7 @@ struct StartedAs {
 std::optional<StartedAs> identity_of(int pid, const std::string& run_dir) {
   bool is_of_job = false;
   StartedAs identity;
-  for (const std::string& variable : environment_entries(pid)) {
+  for (const auto& variable : environment_entries(pid)) {
     if (variable == cat("MUSTER_RUN_DIR=", run_dir))
       is_of_job = true;
     if (variable.starts_with("RANK="))

@@ -360,7 +360,7 @@ std::string time_section(const JobRun& run) {
 
 // Ranks that wrote no activity file, or made no call, have no track.
 std::string collectives_section(const JobRun& run) {
-  const std::string tracks = collectives_tracks(run);
+  const auto tracks = collectives_tracks(run);
   if (tracks.empty())
     return {};
   return html_section("collectives",

@@ -66,7 +66,7 @@ std::string ranks_report(const std::string& folder) {
   text += sum_of<std::string>(compare_activity(ranks),
                               [](const Divergence& found) { return found.text() + "\n"; });
   text += sum_of<std::string>(
-      problems, [&](const std::string& problem) { return cat("left out: ", problem, "\n"); });
+      problems, [&](const auto& problem) { return cat("left out: ", problem, "\n"); });
   return text_or(text, cat("the collectives of ", plural(ranks.size(), "rank"), " agree\n"));
 }
 

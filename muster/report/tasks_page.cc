@@ -65,7 +65,7 @@ std::string tasks_tiles(const TasksReport& run) {
                                     std::pair(TaskState::running, ""),
                                     std::pair(TaskState::waiting, "")}) {
     if (counts[state] > 0) {
-      const std::string label = with_capital(to_string(state));
+      const auto label = with_capital(to_string(state));
       tiles.push_back({.label = label, .value = cat(counts[state]), .kind = kind});
     }
   }
@@ -143,17 +143,17 @@ std::string results_section(const TasksReport& run) {
   const size_t left_out = columns.fields.size() - std::min(columns.fields.size(), kMostFields);
   columns.fields.resize(columns.fields.size() - left_out);
   TableColumns titles = {{"task"}};
-  for (const std::string& name : columns.parameters)
+  for (const auto& name : columns.parameters)
     titles.push_back({name, true});
   titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
-  for (const std::string& name : columns.fields)
+  for (const auto& name : columns.fields)
     titles.push_back({name, true});
   TableRows rows;
   for (const size_t i : indices_of(run.file.tasks)) {
     const Task& task = run.file.tasks[i];
     const TaskResult& result = run.state.results[i];
     Strings row = {task.name};
-    for (const std::string& name : columns.parameters) {
+    for (const auto& name : columns.parameters) {
       row.push_back(fit_text(find_or(task.parameters, name), 60));
     }
     row.insert(row.end(),
@@ -162,7 +162,7 @@ std::string results_section(const TasksReport& run) {
                 result.attempts.empty() ? "" : devices_text(result.attempts.back(), true),
                 duration_of(result)});
     const ResultFields fields = fields_of(result.last_json);
-    for (const std::string& name : columns.fields)
+    for (const auto& name : columns.fields)
       row.push_back(shown_field(field(fields, name)));
     rows.push_back(std::move(row));
   }

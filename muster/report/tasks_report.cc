@@ -39,7 +39,7 @@ FieldRange range_of(const std::string& name,
                     const std::vector<ResultFields>& fields) {
   FieldRange range;
   for (const size_t task : indices_of(results)) {
-    const std::string text = field(fields[task], name);
+    const auto text = field(fields[task], name);
     if (results[task].state != TaskState::done || text.empty())
       continue;
     const auto value = parse_as<double>(text);
@@ -60,7 +60,7 @@ FieldRange range_of(const std::string& name,
 
 // A journal that ends in a broken line is read up to there.
 TasksReport read_tasks_report(const std::string& folder) {
-  const std::string path = task_file_path(folder);
+  const auto path = task_file_path(folder);
   TasksReport run{.folder = folder, .file = task_file_of(read_plain_file(path), path)};
   run.state = blank_state(run.file.tasks.size());
   if (!path_exists(journal_path(folder))) {
@@ -82,7 +82,7 @@ std::vector<BestTask> best_tasks(const Tasks& tasks, const TaskResults& results)
   const auto fields =
       mapped(results, [](const TaskResult& result) { return fields_of(result.last_json); });
   std::vector<BestTask> best;
-  for (const std::string& name : result_columns(tasks, results).fields) {
+  for (const auto& name : result_columns(tasks, results).fields) {
     FieldRange range = range_of(name, results, fields);
     if (!range.all_numbers || !range.lowest || range.lowest->value == range.highest->value)
       continue;

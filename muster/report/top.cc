@@ -67,7 +67,7 @@ std::string plan_file_of(const std::string& run_dir) {
 
 // A job that another launcher has started has no plan.
 std::optional<Plan> plan_of_run(const std::string& run_dir, Strings& problems) {
-  const std::string path = plan_file_of(run_dir);
+  const auto path = plan_file_of(run_dir);
   if (path.empty())
     return std::nullopt;
   return read_or_tell("plan.json", problems, [&] {

@@ -126,7 +126,7 @@ std::string samples_in_all(const TopView& view) {
 
 std::string time_text(const TopView& view) {
   if (!view.running) {
-    const std::string outcome = text_or(view.outcome, "does not run");
+    const auto outcome = text_or(view.outcome, "does not run");
     return cat(": ", outcome, ", took ", duration_text(view.seconds));
   }
   return cat(", for ", view.seconds < 1 ? "0s" : duration_text(std::floor(view.seconds)));
@@ -240,9 +240,8 @@ std::string top_table(const TopView& view) {
                 why,
                 "\n");
   }
-  text += sum_of<std::string>(view.problems, [&](const std::string& problem) {
-    return cat("note: ", printable(problem), "\n");
-  });
+  text += sum_of<std::string>(
+      view.problems, [&](const auto& problem) { return cat("note: ", printable(problem), "\n"); });
   return text;
 }
 

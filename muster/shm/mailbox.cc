@@ -427,7 +427,7 @@ std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
 // Returns the failure of a message whose time has run out or whose other side is lost; null where
 // neither is so.
 std::exception_ptr Mailbox::late_or_lost(const Pending& pending, bool is_send) const {
-  const std::string lost = why_lost(pending, is_send);
+  const auto lost = why_lost(pending, is_send);
   if (lost.empty() && !pending.deadline.passed())
     return nullptr;
   const std::string peer =

@@ -61,7 +61,7 @@ Kernel kernel_of(std::string_view instructions) {
 
 // The best set that this processor has, or the one that the user asks for.
 const char* choose_instructions() {
-  const std::string asked = get_env("MUSTER_SIMD").value_or("");
+  const auto asked = get_env("MUSTER_SIMD").value_or("");
   for (const char* instructions : {"avx512", "avx2", "plain"}) {
     if (!asked.empty() && asked != instructions)
       continue;

@@ -279,7 +279,7 @@ void Team::check_going_on(const Step& what, const Ints& late, const Deadline& de
   if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
     throw failed_precondition(here(what), ": this rank has given up the group");
   }
-  if (const std::string why = failure(late); !why.empty() && !all_there()) {
+  if (const auto why = failure(late); !why.empty() && !all_there()) {
     give_up();
     throw Error(ErrorCode::peer_failed,
                 here(what),

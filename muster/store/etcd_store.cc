@@ -209,7 +209,7 @@ bool EtcdStore::put_if_unchanged(const std::string& key,
                                  const std::string& value,
                                  const std::string& also_key,
                                  const std::string& also_value) {
-  const std::string name = to_base64(full(key));
+  const auto name = to_base64(full(key));
   const auto put_of = [&](const std::string& of_key, const std::string& of_value) {
     const Json put = {
         {"key", to_base64(full(of_key))}, {"value", to_base64(of_value)}, {"lease", cat(lease_)}};
@@ -316,10 +316,10 @@ std::string EtcdStore::compare_set(const std::string& key,
 int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
   check_limits("append", log_entry_key(log, INT64_MAX), entry);
   check_size(entry);
-  const std::string size = log_size_key(log);
+  const auto size = log_size_key(log);
   Refusals refusals(*this);
   for (int64_t number = parse_int(find(size).value.value_or("0")).value_or(0) + 1;; ++number) {
-    const std::string key = log_entry_key(log, number);
+    const auto key = log_entry_key(log, number);
     if (put_if_unchanged(key, 0, entry, size, std::to_string(number)))
       return number;
     const Found found = find(key);

@@ -329,7 +329,7 @@ void FileStore::apply(FileRecord record) {
 
 // A torn record behind the last whole one is cut off first, as the new one may be shorter.
 void FileStore::write_record(const FileRecord& record) {
-  const std::string bytes = encode_record(record);
+  const auto bytes = encode_record(record);
   if (file_size() > read_to_)
     truncate_to(fd_.get(), read_to_, options_.path);
   write_at(fd_.get(), bytes, read_to_, options_.path);

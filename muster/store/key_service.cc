@@ -89,7 +89,7 @@ StoreReply KeyService::answer_now(const StoreRequest& request, Answers& answers)
 
 // The size comes before the entry: whoever sees the entry finds a size that counts it.
 int64_t KeyService::append(const StoreRequest& request, Answers& answers) {
-  const std::string size = log_size_key(request.keys[0]);
+  const auto size = log_size_key(request.keys[0]);
   const int64_t number = table_.sum(size, 1);
   store(size, std::to_string(number), answers);
   store(log_entry_key(request.keys[0], number), request.value, answers);

@@ -39,7 +39,7 @@ std::string file_name(const std::string& launcher, const std::string& job, const
 
 // Processes of one host meet in the user's runtime folder.
 std::string in_runtime_folder(const std::string& name) {
-  const std::string folder = default_runtime_folder();
+  const auto folder = default_runtime_folder();
   open_runtime_folder(folder, true);
   return cat(folder, "/", name);
 }
@@ -106,7 +106,7 @@ struct Served {
 // The file is written aside and renamed, so that nobody reads a part of it.
 RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point)
     : path_(std::move(path)) {
-  const std::string aside = name_aside(path_);
+  const auto aside = name_aside(path_);
   file_ = Fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file_.valid())
     fail_errno(

@@ -18,9 +18,9 @@ std::string log_size_key(const std::string& log) {
 // This uses only operations that every store has: each number is given to whoever sets it first.
 // The search begins at the size, which may lag behind.
 int64_t Store::append(const std::string& log, const std::string& entry) {
-  const std::string size = log_size_key(log);
+  const auto size = log_size_key(log);
   for (int64_t number = add(size, 0) + 1;; ++number) {
-    const std::string key = log_entry_key(log, number);
+    const auto key = log_entry_key(log, number);
     if (check({key}))
       continue;
     if (compare_set(key, "", entry) != entry)
@@ -33,7 +33,7 @@ int64_t Store::append(const std::string& log, const std::string& entry) {
 // Each key is asked for alone. One that is removed after it was found counts as absent.
 StoreValues Store::values(const Strings& keys) {
   StoreValues values;
-  for (const std::string& key : keys) {
+  for (const auto& key : keys) {
     values.emplace_back();
     if (!check({key}))
       continue;

@@ -60,7 +60,7 @@ Table::Comparison Table::compare(const std::string& key,
 }
 
 StoreValues Table::values(const Strings& keys) const {
-  return mapped(keys, [&](const std::string& key) {
+  return mapped(keys, [&](const auto& key) {
     const std::string* const value = find(key);
     return value == nullptr ? std::nullopt : std::optional(*value);
   });
@@ -75,8 +75,7 @@ size_t Table::first_missing(const Strings& keys, size_t from) const {
 // A few names are enough for a message.
 std::string Table::describe_missing(const Strings& keys) const {
   constexpr size_t kNamed = 8;
-  const auto missing =
-      filtered(keys, [&](const std::string& key) { return !values_.contains(key); });
+  const auto missing = filtered(keys, [&](const auto& key) { return !values_.contains(key); });
   return join_first(mapped(missing, quote), ", ", kNamed);
 }
 

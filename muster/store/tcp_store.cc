@@ -135,9 +135,9 @@ std::string TcpStore::Connection::receive_greeting() {
 // Both sides prove that they know the secret, the client first. Returns how the server has not;
 // empty: the connection is the job's.
 std::string TcpStore::Connection::refusal(const TcpStoreOptions& options, std::string_view job) {
-  const std::string greeting = receive_greeting();
+  const auto greeting = receive_greeting();
   const std::string address = to_string(peer_address(fd_.get()));
-  const std::string nonce = make_nonce();
+  const auto nonce = make_nonce();
   const HandshakeFacts facts{
       .secret = options.secret,
       .job = job,
@@ -145,7 +145,7 @@ std::string TcpStore::Connection::refusal(const TcpStoreOptions& options, std::s
       .client_nonce = nonce,
       .server_nonce = std::string_view(greeting).substr(kGreetingWelcome.size())};
   send_all(cat(nonce, make_proof(Side::client, facts)));
-  const std::string answer = receive_exactly(kProofBytes);
+  const auto answer = receive_exactly(kProofBytes);
   if (!equal_in_constant_time(answer, make_proof(Side::server, facts)))
     return answer == kRefusal ? kRefused : "it does not know ours";
   writer_.emplace(make_session_key(Side::client, facts));

@@ -78,8 +78,8 @@ std::string unpack_file(const std::string& packed) {
 
 // A file that is none, or of another version, is refused here already.
 std::string pack_activity(const std::string& run_dir, int attempt, int rank) {
-  const std::string path = activity_path(run_dir, attempt, rank);
-  const std::string bytes = steady_copy(path);
+  const auto path = activity_path(run_dir, attempt, rank);
+  const auto bytes = steady_copy(path);
   parse_activity(bytes, path);
   return pack_file(bytes);
 }
@@ -89,7 +89,7 @@ void unpack_activity(const std::string& packed, const std::string& run_dir, int 
   const std::string name = "activity of another host";
   if (packed.size() != kPacked)
     throw invalid_argument(name, ": expected ", kPacked, " bytes, got ", packed.size());
-  const std::string bytes = unpack_file(packed);
+  const auto bytes = unpack_file(packed);
   const int of_rank = parse_activity(bytes, name).rank;
   if (of_rank != rank)
     throw invalid_argument(name, ": expected that of rank ", rank, ", got ", of_rank);

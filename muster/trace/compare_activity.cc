@@ -103,7 +103,7 @@ std::string spans_seen(const ActivityView& view) {
 
 // "it was in tokenize; last all_reduce #40 f32[1000]": the last call before the one that it misses.
 std::string where_seen(const ActivityView& view, int64_t sequence, const std::string& group) {
-  const std::string text = spans_seen(view);
+  const auto text = spans_seen(view);
   const auto is_before = [&](const CallView& call) {
     return call.group != group || call.sequence < sequence;
   };
@@ -253,7 +253,7 @@ std::string Divergence::text() const {
   const auto who = cat(ranks.size() == 1 ? "rank " : "ranks ", numbers_text(ranks));
   const char* const pronoun = ranks.size() == 1 ? "it" : "they";
   const auto which = cat(call, " of ", group);
-  const std::string they = numbers_text(others);
+  const auto they = numbers_text(others);
   switch (kind) {
     case Kind::never_began:
       return cat(who,

@@ -51,7 +51,7 @@ Strings event_places(const std::string& run_dir) {
   std::error_code error;
   for (fs::recursive_directory_iterator entry(trace, error), end; !error && entry != end;
        entry.increment(error)) {
-    const std::string place = entry->path().lexically_relative(trace).string();
+    const auto place = entry->path().lexically_relative(trace).string();
     if (is_place(place))
       places.push_back(place);
     if (entry.depth() >= 1)

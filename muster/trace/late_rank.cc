@@ -194,7 +194,7 @@ std::string describe_late_rank(const std::string& activity_path) {
       state == ProcessState::unknown
           ? time_difference(nanoseconds_of(CLOCK_REALTIME), view.unix_minus_monotonic_ns)
           : activity_now();
-  const std::string stack = stack_of_rank(view, activity_path, kPatienceForStack);
+  const auto stack = stack_of_rank(view, activity_path, kPatienceForStack);
   return cat(describe_rank(view, state, now),
              stack.empty() ? "" : cat("; its stack, innermost call first:\n", stack));
 }

@@ -350,7 +350,7 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir,
 
 // A file of events says which host wrote it.
 Paths files_of_this_host(const std::string& run_dir) {
-  const std::string host = activity_host_name();
+  const auto host = activity_host_name();
   Paths files = files_of_all_attempts(run_dir);
   std::erase_if(files, [&](const fs::path& file) {
     const EventReader reader(file);

@@ -66,14 +66,14 @@ struct MappedFiles {
 // Throws: io, when the process has ended.
 MappedFiles files_of_process(int64_t pid) {
   MappedFiles mapped;
-  for (const std::string& line : split(read_file(cat("/proc/", pid, "/maps"), kMostMaps), '\n')) {
+  for (const auto& line : split(read_file(cat("/proc/", pid, "/maps"), kMostMaps), '\n')) {
     const size_t slash = line.find('/');
     const size_t dash = line.find('-');
     if (slash == npos || dash == npos)
       continue;
     const uint64_t from = std::strtoull(line.c_str(), nullptr, 16);
     const uint64_t to = std::strtoull(line.c_str() + dash + 1, nullptr, 16);
-    const std::string file = line.substr(slash);
+    const auto file = line.substr(slash);
     mapped.lowest.emplace(file, from);
     mapped.ranges[from] = {to, file};
   }
@@ -85,7 +85,7 @@ MappedFiles files_of_process(int64_t pid) {
 uint64_t offset_in(const std::string& file, uint64_t address, uint64_t lowest) {
   constexpr size_t kTypeAt = 16;  // the type's place in the ELF header
   constexpr char kExecutable = 2;
-  const std::string head = try_read_file(file, kTypeAt + 1).value_or("");
+  const auto head = try_read_file(file, kTypeAt + 1).value_or("");
   const bool has_own_addresses = head.size() > kTypeAt && head[kTypeAt] == kExecutable;
   return has_own_addresses ? address : address - lowest;
 }
@@ -147,7 +147,7 @@ void name_by_addr2line(const std::string& program, std::vector<NamedFrame>& fram
 
 // "  #3 train(int) at train.cc:41", or "  #3 ?? (libc.so.6+0x2a1ca)" where less is known.
 std::string frame_text(size_t number, const NamedFrame& frame) {
-  const std::string file = frame.file.substr(frame.file.rfind('/') + 1);
+  const auto file = frame.file.substr(frame.file.rfind('/') + 1);
   const std::string place = frame.line.empty() ? cat("(", file, hex_text("+0x", frame.offset), ")")
                                                : cat("at ", frame.line);
   const std::string function = frame.function.empty() ? "??" : readable(frame.function);
@@ -195,7 +195,7 @@ std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid) {
     if (!frame.is_known_here && frame.file != program && is_worth_addr2line(frame.file))
       others.insert(frame.file);
   }
-  for (const std::string& file : others)
+  for (const auto& file : others)
     name_by_addr2line(file, frames);
   Strings lines;
   for (const size_t i : indices_of(frames)) {

@@ -77,7 +77,7 @@ Fd descriptor_of(const ActivityView& view) {
 
 // Answers are appended to the file, so that this one begins behind what was there.
 std::string answer_behind(const std::string& path, size_t before) {
-  const std::string text = try_read_file(path, before + kLongestAnswer).value_or("");
+  const auto text = try_read_file(path, before + kLongestAnswer).value_or("");
   return text.size() > before ? text.substr(before) : "";
 }
 
@@ -89,7 +89,7 @@ std::string await_answer(const std::string& path, size_t before, milliseconds pa
   std::string answer;
   for (int still = 0; still < kStill && !deadline.passed(); ++still) {
     std::this_thread::sleep_for(kLookForAnswer);
-    const std::string now = answer_behind(path, before);
+    const auto now = answer_behind(path, before);
     if (now.ends_with(kEnd))
       return now;
     if (now.empty() || now.size() != answer.size())
@@ -112,7 +112,7 @@ std::string answer_of(const std::string& activity_path,
                       milliseconds patience,
                       const std::function<bool()>& ask) {
   struct stat status{};
-  const std::string answers = stack_path(activity_path);
+  const auto answers = stack_path(activity_path);
   const size_t before = ::stat(answers.c_str(), &status) == 0 ? status.st_size : 0;
   return ask() ? await_answer(answers, before, patience) : "";
 }
@@ -122,7 +122,7 @@ std::map<pid_t, std::string> backward_threads(int64_t pid) {
   std::map<pid_t, std::string> threads;
   for (const auto& path : paths_in(cat("/proc/", pid, "/task"))) {
     const auto thread = parse_count(file_name(path));
-    const std::string comm = try_read_file(path / "comm", 64).value_or("");
+    const auto comm = try_read_file(path / "comm", 64).value_or("");
     const std::string_view name = trim(comm);
     if (thread && name.starts_with(kBackwardThread))
       threads[*thread] = readable(name);
@@ -138,14 +138,14 @@ std::string stacks_of_backwards(const ActivityView& view,
   std::string text;
   const Deadline deadline(patience);
   for (const auto& [thread, name] : backward_threads(view.pid)) {
-    const std::string answer = answer_of(path, deadline.left(), [&, thread = thread] {
+    const auto answer = answer_of(path, deadline.left(), [&, thread = thread] {
       // No system call names a thread for good: at least the process is still this one.
       return ::syscall(SYS_pidfd_send_signal, process.get(), 0, nullptr, 0) == 0 &&
              ::syscall(SYS_tgkill, view.pid, thread, view.stack_signal) == 0;
     });
     if (!answer.ends_with(kEnd))
       continue;
-    const std::string stack = named_frames(addresses_in(split(answer, '\n')), view.pid);
+    const auto stack = named_frames(addresses_in(split(answer, '\n')), view.pid);
     if (!has_text(stack, kWithoutWork))
       text += cat("\nthread ", name, ":\n", stack);
   }
@@ -172,7 +172,7 @@ std::string stack_of_rank(const ActivityView& view,
   const Fd process = descriptor_of(view);
   if (!process.valid())
     return "";
-  const std::string answer = answer_of(path, patience, [&] {
+  const auto answer = answer_of(path, patience, [&] {
     return ::syscall(SYS_pidfd_send_signal, process.get(), view.stack_signal, nullptr, 0) == 0;
   });
   Strings lines = split(answer, '\n');

@@ -51,7 +51,7 @@ class SteadyCopy {
   std::string take() {
     Copies copies = read_three_times(0, kActivityBytes + 1);
     const bool are_whole =
-        all_of(copies, [](const std::string& copy) { return copy.size() == kActivityBytes; });
+        all_of(copies, [](const auto& copy) { return copy.size() == kActivityBytes; });
     if (!are_whole)
       return std::move(copies[1]);
     for (size_t i = 0; i < kActivityThreads; ++i)
@@ -107,7 +107,7 @@ class SteadyCopy {
     for (int look = 0; look < kLooksAtOnce || nap(); ++look) {
       const Copies again = read_three_times(offset, sizeof(Record));
       const bool are_whole =
-          all_of(again, [](const std::string& copy) { return copy.size() == sizeof(Record); });
+          all_of(again, [](const auto& copy) { return copy.size() == sizeof(Record); });
       if (are_whole && is_steady<Record>(again, 0)) {
         copies[1].replace(offset, sizeof(Record), again[1]);
         return;

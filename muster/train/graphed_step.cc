@@ -147,7 +147,7 @@ void GraphedStep::check_options(const TrainStepOptions& options) const {
 
 void GraphedStep::check_models() const {
   for (const GradientReducer* reducer : models_.reducers()) {
-    const std::string obstacle = reducer->obstacle_to_graph();
+    const auto obstacle = reducer->obstacle_to_graph();
     if (!obstacle.empty())
       refuse("a model wrapped with what a graph can have", obstacle);
   }

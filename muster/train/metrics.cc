@@ -307,7 +307,7 @@ std::string Metrics::message() {
 // Returns each category's share of all ranks' time; nothing if no rank has told any.
 MetricValues::Pairs Metrics::time_shares(const Strings& messages) const {
   CategorySeconds sums{};
-  for (const std::string& message : messages) {
+  for (const auto& message : messages) {
     ByteReader reader(message, "metrics of a rank");
     reader.take(message.size() - std::min(message.size(), sizeof(CategorySeconds)));
     const auto seconds = reader.take_value<CategorySeconds>();
@@ -348,7 +348,7 @@ std::map<std::string, Metrics::Total> Metrics::totals(const Strings& messages) c
   check_names(messages);
   const size_t names_bytes = names_in(messages[0]).size() + 1;
   std::vector<ByteReader> readers;
-  for (const std::string& message : messages) {
+  for (const auto& message : messages) {
     readers.emplace_back(message, "metrics of a rank");
     readers.back().take(names_bytes);
   }
@@ -385,7 +385,7 @@ SavedState Metrics::state() {
   const auto added = totals(group_.all_gather_bytes(message(), "of metrics"));
   SavedState state;
   state.numbers[kWritten] = as_number(path_.empty() ? -1 : last_written(path_));
-  for (const std::string& name : order_) {
+  for (const auto& name : order_) {
     if (!added.contains(name))
       continue;
     const auto number = cat(state.texts.size() / 2);
@@ -513,7 +513,7 @@ MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   take_steps(messages, step, group_.rank() == 0);
   const auto added = totals(messages);
   MetricValues::Pairs values;
-  for (const std::string& name : order_) {
+  for (const auto& name : order_) {
     const Total* const found = value_at(added, name);
     if (found == nullptr)
       continue;

@@ -32,8 +32,8 @@ void OrderedRows::check_like_before(const Tensors& outputs) {
     for (const Tensor& output : outputs)
       like_.push_back(output.narrow(0, 0, 0).clone());
   for (const size_t i : indices_of(outputs)) {
-    const std::string before = row_text(like_[i], of_one_shape_);
-    const std::string now = row_text(outputs[i], of_one_shape_);
+    const auto before = row_text(like_[i], of_one_shape_);
+    const auto now = row_text(outputs[i], of_one_shape_);
     if (before != now) {
       throw invalid_argument(
           "predict: expected rows of one type",

@@ -131,7 +131,7 @@ void PredictionExchange::fail_if_any(const std::vector<Said>& all) {
 void PredictionExchange::exchange(const IndexedRows& mine, bool is_over) {
   is_failed_ = true;  // what a collective throws is thrown on all ranks
   std::vector<Said> all = mapped(group_.all_gather_bytes(message(mine, is_over), "predict"),
-                                 [&](const std::string& text) { return read(text); });
+                                 [&](const auto& text) { return read(text); });
   fail_if_any(all);
   are_over_ = all_of(all, &Said::is_over);
   const auto count = [](const Said& said) {

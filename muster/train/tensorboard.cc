@@ -101,7 +101,7 @@ int64_t time_for_name(const std::string& folder) {
   std::error_code is_none;
   for (std::filesystem::directory_iterator entry(folder, is_none), end; !is_none && entry != end;
        entry.increment(is_none)) {
-    const std::string name = entry->path().filename().string();
+    const auto name = entry->path().filename().string();
     if (!name.starts_with(kEventFiles))
       continue;
     const Strings words = split(name.substr(kEventFiles.size()), '.');

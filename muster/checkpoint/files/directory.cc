@@ -92,7 +92,7 @@ Fd locked_folder(const std::string& path) {
 void replace(const std::string& path, const std::string& final_path) {
   if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0)
     return;
-  const std::string aside = temporary_path(final_path);
+  const auto aside = temporary_path(final_path);
   if (::rename(final_path.c_str(), aside.c_str()) != 0 ||
       ::rename(path.c_str(), final_path.c_str()) != 0)
     fail_errno(errno, "checkpoint: cannot replace '", final_path, "'");
@@ -142,7 +142,7 @@ void remove_leftovers(const std::string& directory) {
 
 // A folder is removed file by file, so it first gets a name that is no checkpoint's.
 void remove_checkpoint(const std::string& path) {
-  const std::string aside = temporary_path(path);
+  const auto aside = temporary_path(path);
   const Fd lock = locked_folder(path);
   if (::rename(path.c_str(), aside.c_str()) != 0) {
     const auto why = std::error_code(errno, std::generic_category()).message();

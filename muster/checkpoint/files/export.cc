@@ -39,7 +39,7 @@ std::string exported_name(const std::string& name, const ExportOptions& options)
 StringMap exported_names(const TensorSource& source, const ExportOptions& options) {
   StringMap names;
   for (const auto& [from, tensor] : source.tensors()) {
-    const std::string to = exported_name(from, options);
+    const auto to = exported_name(from, options);
     if (!to.empty() && names.emplace(to, from).second)
       continue;
     throw invalid_argument("export: expected a unique name for each tensor, got '",
@@ -89,7 +89,7 @@ struct AsideFile : NoCopy {
 
 // A name alone lies in the present folder.
 std::string folder_of(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
+  const auto folder = fs::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
 }
 
@@ -129,7 +129,7 @@ size_t export_tensors(const TensorSource& from,
   for (const auto& [to, name] : names)
     header.tensors.emplace(to, from.tensors().at(name).kind);
   const uint64_t data_bytes = lay_out(header);
-  const std::string json = format_safetensors_header(header);
+  const auto json = format_safetensors_header(header);
   const uint64_t head_bytes = json.size();
   if (head_bytes > kMaxHeadBytes) {
     throw invalid_argument("export: expected a header of at most ",
@@ -139,7 +139,7 @@ size_t export_tensors(const TensorSource& from,
                            "; choose shorter names");
   }
   check_target(path, options.replace);
-  const std::string folder = folder_of(path);
+  const auto folder = folder_of(path);
   check_space(folder, sizeof(head_bytes) + head_bytes + data_bytes);
 
   // Nobody sees the file under its name before all of it is on the disk.

@@ -43,7 +43,7 @@ constexpr size_t kMaxRanges = 1 << 20;
 
 // The checksum of a document that does not have its own yet.
 std::string checksum_of(const json& document) {
-  const std::string text = document.dump();
+  const auto text = document.dump();
   Sha256 hash;
   hash.update(text.data(), text.size());
   return hash.hex();

@@ -191,7 +191,7 @@ std::string size_problem(const std::string& name, const TensorEntry& entry) {
 std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes) {
   uint64_t at = 0;
   for (const auto& [name, entry] : header.tensors)
-    if (const std::string problem = size_problem(name, entry); !problem.empty())
+    if (const auto problem = size_problem(name, entry); !problem.empty())
       return problem;
   for (const auto& [name, entry] : tensors_by_place(header)) {
     if (entry.begin != at) {

@@ -75,7 +75,7 @@ void check_record(const std::string& file,
                   const PieceRecord& record) {
   if (!has_whole_elements(entry.dtype))
     refuse_pieces(file, name, cat("some of ", to_string(entry)));
-  const std::string wrong = wrong_elements(record.elements, element_count(record.shape));
+  const auto wrong = wrong_elements(record.elements, element_count(record.shape));
   if (!wrong.empty())
     refuse_pieces(file, name, wrong);
   const int64_t there = element_count(entry.shape), expected = element_count(record.elements);

@@ -62,7 +62,7 @@ VerifiedFiles verify_manifest(const std::string& path, const OnBytesRead& on_byt
 // Checks that the head keeps its own rules, and that the tensors that an index promises are there.
 void verify_head(const std::string& path, const StringSet& promised) {
   const SafetensorsHeader header = SafetensorsFile(path).header();
-  for (const std::string& tensor : promised) {
+  for (const auto& tensor : promised) {
     if (header.tensors.contains(tensor))
       continue;
     throw invalid_argument("checkpoint: expected '",

@@ -47,8 +47,8 @@ std::string parts_with_tensors(const TensorSource& source) {
   for (const auto& [name, tensor] : source.tensors()) {
     if (!name.starts_with(kPartTensors))
       continue;
-    const std::string rest = name.substr(std::string_view(kPartTensors).size());
-    const std::string part = rest.substr(0, rest.find('/'));
+    const auto rest = name.substr(std::string_view(kPartTensors).size());
+    const auto part = rest.substr(0, rest.find('/'));
     if (parts.empty() || parts.back() != part)
       parts.push_back(part);
   }
@@ -57,7 +57,7 @@ std::string parts_with_tensors(const TensorSource& source) {
 
 // Throws: invalid_argument if the part has no tensors.
 void keep_part(TensorSource& source, const std::string& part, const std::string& file) {
-  const std::string parts = parts_with_tensors(source);
+  const auto parts = parts_with_tensors(source);
   source.keep_under(cat(kPartTensors, part, "/"));
   if (!source.tensors().empty())
     return;
@@ -97,8 +97,8 @@ void add_plain_files(CheckpointView& view) {
   if (exists_at(cat(path, "/", kWeightIndexFile)))
     for (const auto& [tensor, file] : read_weight_index(path))
       view.promised.push_back(tensor);
-  for (const std::string& file : weight_files(path)) {
-    const std::string name = file_name(file);
+  for (const auto& file : weight_files(path)) {
+    const auto name = file_name(file);
     view.files.push_back({.name = name, .path = file, .bytes = size_or_none(file)});
   }
 }
@@ -115,7 +115,7 @@ void add_files_of_manifest(CheckpointView& view) {
 void add_single_file(CheckpointView& view) {
   const SafetensorsFile file(view.path);
   const uint64_t bytes = sizeof(uint64_t) + file.head().json.size() + file.head().data_bytes;
-  const std::string name = file_name(view.path);
+  const auto name = file_name(view.path);
   view.files.push_back({.name = name, .path = view.path, .bytes = bytes});
 }
 
@@ -149,7 +149,7 @@ CheckpointView view_checkpoint(const std::string& path) {
 // A hub's index promises tensors; a download that was cut short lacks some.
 TensorSource TensorSet::open() const {
   TensorSource source(mapped(files, &ViewedFile::path));
-  for (const std::string& tensor : promised) {
+  for (const auto& tensor : promised) {
     if (source.contains(tensor))
       continue;
     throw invalid_argument(
@@ -174,7 +174,7 @@ std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
   for (const ViewedFile& file : view.files) {
     if (!file.name.ends_with(kSuffix))
       continue;
-    const std::string name = set_of_file(file.name);
+    const auto name = set_of_file(file.name);
     TensorSet* set = element_with(sets, name, &TensorSet::name);
     if (set == nullptr)
       set = &sets.emplace_back(TensorSet{.name = name});
@@ -225,7 +225,7 @@ std::string optimizer_kinds(const CheckpointView& view) {
   const SafetensorsFile parts(cat(view.path, "/", kPartsFile));
   Strings kinds;
   for (const auto& [name, entry] : parts.header().tensors) {
-    const std::string part = optimizer_part(name);
+    const auto part = optimizer_part(name);
     const std::string kind = part.empty() ? "" : kind_in(text_of_tensor(parts, entry));
     if (!kind.empty())
       kinds.push_back(cat(part, ": ", kind));

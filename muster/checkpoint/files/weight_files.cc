@@ -40,7 +40,7 @@ Strings indexed_files(const std::string& folder) {
   StringSet names;
   for (const auto& [tensor, file] : read_weight_index(folder))
     names.insert(file);
-  return mapped(names, [&](const std::string& name) { return cat(folder, "/", name); });
+  return mapped(names, [&](const auto& name) { return cat(folder, "/", name); });
 }
 
 // Tells a person who gave a folder without safetensors files what to do.

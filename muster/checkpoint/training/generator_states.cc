@@ -39,11 +39,11 @@ std::string state_of(Device device) {
 // Returns a row for each rank, as long as the longest, with zeros at the ends of the others.
 Tensor rows_of(const Strings& ranks) {
   int64_t longest = 0;
-  for (const std::string& bytes : ranks)
+  for (const auto& bytes : ranks)
     longest = std::max(longest, std::ssize(bytes));
   Tensor rows = at::zeros({std::ssize(ranks), longest}, kByte);
   auto* row = rows.mutable_data_ptr<uint8_t>();
-  for (const std::string& bytes : ranks) {
+  for (const auto& bytes : ranks) {
     std::ranges::copy(bytes, row);
     row += longest;
   }
@@ -77,12 +77,11 @@ SavedState generator_states(ProcessGroup& group) {
   const std::string device = group.device().is_cpu() ? "" : kHasDevice + state_of(group.device());
   const auto both = group.all_gather_bytes(cpu + device, "of random generators");
   Strings cpus, devices;
-  for (const std::string& of_rank : both) {
+  for (const auto& of_rank : both) {
     cpus.push_back(of_rank.substr(0, cpu.size()));
     devices.push_back(of_rank.substr(cpu.size()));
   }
-  const bool has_any_device =
-      any_of(devices, [](const std::string& bytes) { return !bytes.empty(); });
+  const bool has_any_device = any_of(devices, [](const auto& bytes) { return !bytes.empty(); });
   SavedState state;
   state.tensors["cpu"] = rows_of(cpus);
   if (has_any_device)

@@ -58,7 +58,7 @@ std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates&
   constexpr int64_t kNone = -1;
   const int64_t version = mine.newest() != nullptr ? mine.newest()->version() : kNone;
   Int64s versions = mapped(group.all_gather_bytes(cat(version), "kept states"),
-                           [](const std::string& text) -> int64_t { return std::stoll(text); });
+                           [](const auto& text) -> int64_t { return std::stoll(text); });
   const int64_t newest = std::ranges::max(versions);
   if (newest == kNone)
     return std::nullopt;

@@ -114,7 +114,7 @@ std::vector<ShardedState::Part> Training::parts_in_pieces(const TensorPieces& mo
     const bool begins_anew = may_begin_anew && is_fresh(part->name());
     if (!part->has_pieces() || begins_anew)
       continue;
-    const std::string prefix = tensor_prefix(part->name());
+    const auto prefix = tensor_prefix(part->name());
     TensorPieces pieces = part->pieces();
     for (TensorPiece& piece : pieces) {
       piece.is_own = piece.is_own || own.contains(piece.name);
@@ -164,14 +164,14 @@ bool Training::is_within_step() const {
 
 void Training::check_named_parts() const {
   const auto check_added = [&](const char* option, const Strings& names) {
-    for (const std::string& name : names)
+    for (const auto& name : names)
       if (!is_part(name))
         refuse_training(
             option, " to name parts that are added, not models or optimizers, got '", name, "'");
   };
   check_added("new_parts", options_.new_parts);
   check_added("fresh", options_.fresh);
-  for (const std::string& name : options_.leave_out)
+  for (const auto& name : options_.leave_out)
     if (is_part(name) || models_.has_optimizer(name))
       refuse_training("leave_out to name parts that are not added, got '",
                       name,
@@ -187,13 +187,13 @@ void Training::check_parts(const TensorEntries& saved, bool may_begin_anew) cons
   for (const auto& [name, optimizer] : models_.optimizers())
     mine.insert(name);
   // A new part counts only where the checkpoint lacks it, so the option may stay in the program.
-  for (const std::string& name : options_.new_parts)
+  for (const auto& name : options_.new_parts)
     if (!theirs.contains(name) && is_part(name))
       mine.erase(name);
-  for (const std::string& name : options_.leave_out)
+  for (const auto& name : options_.leave_out)
     theirs.erase(name);
   if (may_begin_anew) {
-    for (const std::string& name : options_.fresh) {
+    for (const auto& name : options_.fresh) {
       mine.erase(name);
       theirs.erase(name);
     }
@@ -215,7 +215,7 @@ void Training::check_needed_numbers(const TensorEntries& saved, bool may_begin_a
     const bool begins_anew = may_begin_anew && is_fresh(part->name());
     if (begins_anew || !there.contains(part->name()))
       continue;
-    for (const std::string& number : part->needed_numbers()) {
+    for (const auto& number : part->needed_numbers()) {
       if (has_number(saved, part->name(), number))
         continue;
       refuse_training("'",

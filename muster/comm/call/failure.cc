@@ -51,7 +51,7 @@ Error classify(const std::string& what, const std::string& text) {
                 "Broken pipe",
                 "remote process exited",
                 "Socket closed"})) {
-    const std::string ended = ended_ranks(kToEnd);
+    const auto ended = ended_ranks(kToEnd);
     const std::string who =
         ended.empty() ? "another rank ended or left the group" : cat(ended, " ended");
     return Error(ErrorCode::peer_failed,
@@ -82,7 +82,7 @@ void rethrow_translated(const std::string& what) {
   try {
     throw;
   } catch (const Error& error) {
-    const std::string ended = ended_beside(error);
+    const auto ended = ended_beside(error);
     if (ended.empty())
       throw;
     throw Error(error.code(), error.message(), "; ", ended, " ended");

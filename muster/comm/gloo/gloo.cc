@@ -24,11 +24,11 @@ void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::strin
   const auto names = get_env("GLOO_SOCKET_IFNAME");
   try {
     if (!names) {
-      const std::string address = address_towards(master_addr);
+      const auto address = address_towards(master_addr);
       options.devices.push_back(GlooGroup::createDeviceForHostname(address));
       return;
     }
-    for (const std::string& name : split(*names, ','))
+    for (const auto& name : split(*names, ','))
       options.devices.push_back(GlooGroup::createDeviceForInterface(name));
   } catch (const std::exception& error) {
     throw invalid_argument(

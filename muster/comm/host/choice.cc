@@ -12,7 +12,7 @@ namespace muster {
 std::string choose_host_backend(const Strings& hosts) {
   std::map<std::string, int> ranks_of;
   int most = 0;
-  for (const std::string& host : hosts)
+  for (const auto& host : hosts)
     most = std::max(most, ++ranks_of[host]);
   if (most > shm::kMaxRanks)
     return "gloo";

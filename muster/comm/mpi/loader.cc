@@ -41,8 +41,8 @@ std::string find_library() {
   const auto names = libraries_for_launcher();
   if (const auto path = get_env("MUSTER_MPI_LIBRARY"))
     return *path;
-  const std::string folder = folder_of_library_with(&make_mpi);
-  for (const std::string& name : names) {
+  const auto folder = folder_of_library_with(&make_mpi);
+  for (const auto& name : names) {
     auto path = cat(folder, "lib", name, ".so");
     if (::access(path.c_str(), F_OK) == 0)
       return path;
@@ -57,7 +57,7 @@ std::string find_library() {
 }
 
 const MpiPlugin& load_mpi_plugin() {
-  const std::string path = find_library();
+  const auto path = find_library();
   // RTLD_GLOBAL because an MPI's own plugins look for it. It stays loaded, because a process can
   // initialise MPI once.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);

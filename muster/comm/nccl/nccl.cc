@@ -132,12 +132,12 @@ std::string plugin_path() {
 // The plugin needs no path of its own to the CUDA part of the LibTorch in use. Where the part
 // cannot be loaded, the plugin's loading tells why.
 void load_cuda_part_of_libtorch() {
-  const std::string folder = folder_of_library_with(&at::CUDAHooksRegistry);
+  const auto folder = folder_of_library_with(&at::CUDAHooksRegistry);
   ::dlopen(cat(folder, "libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
 const CudaPlugin& load_plugin() {
-  const std::string path = plugin_path();
+  const auto path = plugin_path();
   // Without the plugin, the CUDA part alone would be of no use.
   if (!get_env("MUSTER_CUDA_LIBRARY") && ::access(path.c_str(), R_OK) == 0)
     load_cuda_part_of_libtorch();

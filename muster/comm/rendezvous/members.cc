@@ -45,7 +45,7 @@ void register_self(c10d::Store& store, const RankIdentity& self) {
                            first,
                            " on the rank that came first; start all ranks with the same number");
   }
-  const std::string mine = to_text(self);
+  const auto mine = to_text(self);
   const std::string owner = store.compareSet(member_key(self.rank), "", mine);
   if (owner != mine) {
     throw invalid_argument("rendezvous: expected one process with rank ",
@@ -241,7 +241,7 @@ RankIdentities join(c10d::Store& store, const RankIdentity& self, milliseconds t
 // A backend that was asked for must be possible, and the same everywhere; "auto" takes the fastest
 // that is.
 std::string choose_backend(const RankIdentities& members, const std::string& asked) {
-  const std::string obstacle = nccl_obstacle(members);
+  const auto obstacle = nccl_obstacle(members);
   check_nccl(members, asked, obstacle);
   check_same_backend(members);
   if (asked == "shm")

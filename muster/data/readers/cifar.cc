@@ -38,7 +38,7 @@ std::string need_cifar(const std::string& folder, const std::string& name) {
 TensorDataset read_files(const Strings& paths, const CifarKind& kind, bool as_bytes) {
   Strings files;
   Int64s counts;
-  for (const std::string& path : paths) {
+  for (const auto& path : paths) {
     const std::string& bytes = files.emplace_back(read_data_file(path, kMaxCifarBytes));
     counts.push_back(count_cifar_records(bytes, kind, path));
   }

@@ -51,7 +51,7 @@ bool are_counted(const Strings& fields) {
 
 CsvText::ClassNumbers numbers_of(const Strings& classes) {
   CsvText::ClassNumbers numbers;
-  for (const std::string& name : classes)
+  for (const auto& name : classes)
     if (!numbers.emplace(name, numbers.size()).second)
       throw invalid_argument("csv: expected each of .class_names once, got '",
                              escaped(name),
@@ -258,7 +258,7 @@ void CsvText::for_each_row(const std::function<void(const Row&)>& use) const {
 
 std::string CsvText::columns_text() const {
   constexpr size_t kMostShown = 20;
-  const auto names = mapped(first_, [](const std::string& field) { return escaped(field); });
+  const auto names = mapped(first_, [](const auto& field) { return escaped(field); });
   return join_first(names, ", ", kMostShown);
 }
 

@@ -74,7 +74,7 @@ constexpr FileRefusal refuse_folder{"image folder",
 
 // .ipynb_checkpoints, .Trash-1000: as a class it would move the numbers of all others.
 void check_not_hidden(const std::string& path, const Strings& classes) {
-  for (const std::string& name : classes)
+  for (const auto& name : classes)
     if (name.starts_with('.'))
       refuse_folder(path, "classes alone", cat("the hidden folder '", name, "'"));
 }
@@ -117,7 +117,7 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
     check_not_hidden(path, classes_);
     Strings others;
     int64_t label = 0;
-    for (const std::string& name_of_class : classes_) {
+    for (const auto& name_of_class : classes_) {
       const auto found = pictures_below(fs::path(path) / name_of_class, &others);
       if (found.empty())
         refuse_folder(
@@ -150,7 +150,7 @@ ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
                            index,
                            "; ask for one that exists");
   const File& file = files_[index];
-  const std::string bytes = bytes_of_picture(file.path);
+  const auto bytes = bytes_of_picture(file.path);
   return {.image = options_.transform(EncodedImage(bytes, file.path, options_.decode), rng),
           .label = at::scalar_tensor(file.label, kLong)};
 }

@@ -105,14 +105,14 @@ Strings expanded(const std::string& pattern) {
   const size_t close = pattern.find('}', open);
   if (dots == npos || close == npos || dots > close)
     refuse_braces(pattern);
-  const std::string low = pattern.substr(open + 1, dots - open - 1);
+  const auto low = pattern.substr(open + 1, dots - open - 1);
   const auto first = parse_int(low);
   const auto last = parse_int(pattern.substr(dots + 2, close - dots - 2));
   if (!first || !last || *first < 0 || *last < *first || *last - *first >= kMostShards)
     refuse_braces(pattern);
   Strings names;
   for (int64_t i = *first; i <= *last; ++i) {
-    const std::string number = zero_padded(cat(i), low.size());
+    const auto number = zero_padded(cat(i), low.size());
     names.push_back(cat(pattern.substr(0, open), number, pattern.substr(close + 1)));
   }
   return names;
@@ -175,7 +175,7 @@ Strings shards_of(const std::string& pattern) {
   if (std::filesystem::is_directory(pattern))
     return tars_in(pattern);
   auto names = expanded(pattern);
-  for (const std::string& name : names)
+  for (const auto& name : names)
     if (!std::filesystem::exists(name))
       throw Error(ErrorCode::io,
                   "web shards: expected the file '",

@@ -35,7 +35,7 @@ std::optional<Ints> parse_cpu_mask(std::string_view text) {
     return std::nullopt;
   Ints cpus;
   int first = 0;  // the CPU of the group's lowest bit
-  for (const std::string& group : std::views::reverse(groups)) {
+  for (const auto& group : std::views::reverse(groups)) {
     const auto bits = parse_group(group);
     if (!bits)
       return std::nullopt;

@@ -245,7 +245,7 @@ class FleetReader {
   std::vector<const GpuModel*> read_gpus(const toml::table& entry) const {
     const toml::source_position at = entry.get("gpus")->source().begin;
     std::vector<const GpuModel*> gpus;
-    for (const std::string& piece : split(text(entry, "gpus"), ',')) {
+    for (const auto& piece : split(text(entry, "gpus"), ',')) {
       const std::string_view item = trim(piece);
       const size_t cross = std::min(item.find('x'), item.size());
       const auto count = parse_int(item.substr(0, cross));

@@ -113,7 +113,7 @@ class HwlocReader {
  private:
   void read_machine(xml_node machine) {
     read_nodes(machine);
-    const std::string name = clean_text(info(machine, "HostName"));
+    const auto name = clean_text(info(machine, "HostName"));
     if (!name.empty())
       host_.name = host_name_of(name + ".");
     if (const auto allowed = parse_cpu_mask(machine.attribute("allowed_cpuset").value()))
@@ -277,7 +277,7 @@ class HwlocReader {
   static void read_os_gpu(xml_node object, Gpu& gpu) {
     gpu.model = text_or(clean_text(info(object, "GPUModel")), gpu.model);
     for (const char* const key : {"NVIDIAUUID", "AMDUUID"}) {
-      const std::string uuid = clean_text(info(object, key));
+      const auto uuid = clean_text(info(object, key));
       if (!uuid.empty())
         gpu.uuid.value = uuid.starts_with("GPU-") ? uuid : "GPU-" + uuid;
     }

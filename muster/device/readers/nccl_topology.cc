@@ -53,7 +53,7 @@ struct FoundNic {
 
 // Returns "gfx90a" for "gfx90a:sramecc+:xnack-"; older ROCm wrote a number.
 std::string gfx_target(std::string_view text) {
-  const std::string target = clean_text(text.substr(0, text.find(':')));
+  const auto target = clean_text(text.substr(0, text.find(':')));
   if (target == "910")
     return "gfx90a";
   return target.empty() || target.starts_with("gfx") ? target : cat("gfx", target);
@@ -328,7 +328,7 @@ std::vector<Host> nccl_topology_hosts(const std::string& text, const std::string
   const auto what = cat("inventory ", source);
   const XmlFile file(text, what);
   file.check_root("system");
-  const std::string name = host_name_of(source);
+  const auto name = host_name_of(source);
   const auto groups = cpus_by_host(file);
   std::vector<Host> hosts;
   for (const std::vector<xml_node>& cpus : groups) {

@@ -133,8 +133,8 @@ class TopoReader {
 
   // The header is the line above the first row, blank ones aside.
   void find_header() {
-    const auto row = std::ranges::find_if(
-        lines_, [](const std::string& line) { return is_row(cells_of(line)); });
+    const auto row =
+        std::ranges::find_if(lines_, [](const auto& line) { return is_row(cells_of(line)); });
     line_ = row - lines_.begin();
     if (line_ == lines_.size() || line_ == 0)
       fail(0, "a header and rows as of nvidia-smi topo -m", "none");
@@ -221,7 +221,7 @@ class TopoReader {
   // A GPU that has memory of its own in the system's address space is near several nodes; the first
   // has CPUs.
   int read_node(const Cell& cell) const {
-    const std::string first = cell.text.substr(0, cell.text.find_first_of(",-"));
+    const auto first = cell.text.substr(0, cell.text.find_first_of(",-"));
     const auto node = parse_number(first, 0, kMaxNumber);
     if (!node)
       fail(cell.at, "a NUMA node", cell.text);
@@ -309,7 +309,7 @@ class TopoReader {
     if (gpu == nullptr)
       fail(0, "a GPU that has a row in the matrix", line);
     const std::string_view behind = line.substr(colon + 1);
-    const std::string product = clean_text(behind.substr(0, behind.find(" (UUID")));
+    const auto product = clean_text(behind.substr(0, behind.find(" (UUID")));
     if (const GpuModel* const model = find_gpu_model_by_product(product))
       apply_model(*gpu, *model);
     gpu->model = product;

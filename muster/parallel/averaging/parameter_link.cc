@@ -99,8 +99,7 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
               {"weigh_by_staleness", cat(options.weigh_by_staleness)}};
   append_all(terms, terms_of("parameter", parameters));
   // Every rank must make every group, so the options are compared before.
-  const std::string wrong_options =
-      wrong_parameter_options(options, group.size(), parameters.size());
+  const auto wrong_options = wrong_parameter_options(options, group.size(), parameters.size());
   require_agreement(
       group, "parameter server", wrong_options.empty() ? wrong : wrong_options, terms);
   std::vector<ProcessGroup> pairs;

@@ -337,7 +337,7 @@ class HostPicture {
   void draw_nic(const NicPlace& place) {
     const Nic& nic = host_.nics[place.nic];
     const SvgBox& box = place.box;
-    const std::string name = fit_text(short_nic(nic), chars_in(box.width - 4, 10));
+    const auto name = fit_text(short_nic(nic), chars_in(box.width - 4, 10));
     canvas_.box(box, kNicBox, "nic", cat(nic.name, " ", nic.pci.value));
     canvas_.text(box.middle(), box.y + 14, name, kNicFont);
   }
@@ -357,7 +357,7 @@ class HostPicture {
     canvas_.box(box, style, "gpu", cat(gpu.uuid.value, " ", gpu.pci.value, " ", gpu.model));
     canvas_.text(box.x + 8, box.y + 18, cat("GPU ", gpu.index.value), kGpuFont);
     if (gpu.memory_total_bytes > 0) {
-      const std::string memory = format_bytes(gpu.memory_total_bytes);
+      const auto memory = format_bytes(gpu.memory_total_bytes);
       canvas_.text(box.right() - 8, box.y + 18, memory, kMemoryFont);
     }
     draw_gpu_line(box, 1, short_model(gpu.model), kDark);
@@ -369,7 +369,7 @@ class HostPicture {
 
   // Row 0 is the title's.
   void draw_gpu_line(const SvgBox& gpu, int row, const std::string& text, const char* fill) {
-    const std::string fitting = fit_text(text, chars_in(gpu.width - 12, 11));
+    const auto fitting = fit_text(text, chars_in(gpu.width - 12, 11));
     canvas_.text(gpu.x + 8, gpu.y + 18 + row * 15, fitting, {.fill = fill});
   }
 
@@ -387,7 +387,7 @@ class HostPicture {
     const int top = gpu.bottom() - rows * 20;
     if (std::ssize(ranks) > kMostChips) {
       const auto text = cat("ranks ", to_cpu_list(ranks));
-      const std::string fitting = fit_text(text, chars_in(gpu.width - 16, 10));
+      const auto fitting = fit_text(text, chars_in(gpu.width - 16, 10));
       draw_chip({gpu.x + 6, top, gpu.width - 12, 17}, fitting, text);
       return;
     }

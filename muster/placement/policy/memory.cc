@@ -159,8 +159,8 @@ PolicyChoices choose_memory(const PolicyInput& input, int num_ranks) {
   PolicyChoices choices;
   for (int rank = 0; rank < num_ranks; ++rank) {
     const UsableGpu& gpu = input.gpus[fit.gpu_of_rank[rank]];
-    const std::string need = format_bytes(rank_memory_need(input.request, rank));
-    const std::string free = free_memory_text(input.host, gpu);
+    const auto need = format_bytes(rank_memory_need(input.request, rank));
+    const auto free = free_memory_text(input.host, gpu);
     choices.push_back({gpu, cat("memory: needs ", need, ", ", free, " free")});
   }
   return choices;

@@ -66,7 +66,7 @@ PolicyChoices choose_topology(const PolicyInput& input, int num_ranks) {
   check_links(input);
   const Bandwidths all = bandwidths(input);
   const Indices ring = turned_to_groups(all, best_ring(all, count), input.request.gpus_per_rank);
-  const std::string slowest = gigabytes(ring_quality(all, ring).slowest);
+  const auto slowest = gigabytes(ring_quality(all, ring).slowest);
   return in_turn(gpus_in_order(input, ring), num_ranks, [&](size_t place) {
     const size_t here = ring[place];
     const size_t next = ring[(place + 1) % count];

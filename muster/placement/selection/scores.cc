@@ -14,7 +14,7 @@ namespace muster {
 namespace {
 
 std::optional<double> first_score(const Scores& scores, const Strings& keys) {
-  for (const std::string& key : keys) {
+  for (const auto& key : keys) {
     if (const double* const score = value_at(scores, key))
       return *score;
   }

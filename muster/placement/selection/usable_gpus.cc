@@ -55,14 +55,13 @@ std::string setting_of(const char* variable, const std::string& mask) {
 }
 
 std::string mask_note(const Host& host, const std::string& mask, const VisibleDevices& visible) {
-  const std::string setting = setting_of("CUDA_VISIBLE_DEVICES", mask);
+  const auto setting = setting_of("CUDA_VISIBLE_DEVICES", mask);
   if (!visible.mig.empty()) {
     return note_of_hidden(
         setting, visible.mig.size(), num_instances(host), "MIG instances", visible.remark);
   }
   const size_t count = in_index_order(host.gpus, Vendor::nvidia).size();
-  const std::string note =
-      note_of_hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
+  const auto note = note_of_hidden(setting, visible.gpus.size(), count, "GPUs", visible.remark);
   // Without CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA itself would count the fastest GPU first.
   if (visible.by_index && models_differ(host.gpus))
     return text_or(note, setting) + ": its indices are read in PCI order, as nvidia-smi counts";
@@ -167,7 +166,7 @@ std::string describe(const Host& host, const UsableGpus& usable) {
   const Ints indices = distinct(
       usable.gpus, [&](const UsableGpu& gpu) { return host.gpus[gpu.position].index.value; });
   const auto instances = std::ranges::count_if(usable.gpus, &UsableGpu::is_instance);
-  const std::string gpus = framed(word_for(indices.size(), "GPU ", "GPUs "), join(indices, ", "));
+  const auto gpus = framed(word_for(indices.size(), "GPU ", "GPUs "), join(indices, ", "));
   auto text = cat("host ", host.name, " has ", text_or(gpus, "no usable GPU"));
   text += framed(" (", text_of_count(instances), " MIG instances)");
   text += framed("; left out: ", join(usable.sick, ", "));
