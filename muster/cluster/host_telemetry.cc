@@ -189,7 +189,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
 
   const SharedStore store;
   const HostTelemetryOptions options;
-  const auto id = make_uuid();  // of this one's requests: their numbers begin anew with each
+  const std::string id = make_uuid();  // of this one's requests: their numbers begin anew with each
 
   // The watching thread's.
   int64_t requests = 0;
