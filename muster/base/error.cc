@@ -47,7 +47,7 @@ Error::Error(ErrorCode code, const std::string& message, std::source_location wh
 
 // The compiler gives the whole path, which says where muster was built.
 std::string Error::where() const {
-  const auto file = where_.file_name();
+  const std::string file = where_.file_name();
   return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where_.line());
 }
 
