@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "muster/base/contains.h"
+#include "muster/base/lock.h"
 
 namespace muster {
 
@@ -25,19 +26,19 @@ LostRanks& noted() {
 }  // namespace
 
 void note_lost_rank(int rank) {
-  const std::lock_guard lock(noted().mutex);
+  const Lock lock(noted().mutex);
   Ints& ranks = noted().ranks;
   if (!contains(ranks, rank) && ranks.size() < kMost)
     ranks.push_back(rank);
 }
 
 Ints lost_ranks() {
-  const std::lock_guard lock(noted().mutex);
+  const Lock lock(noted().mutex);
   return noted().ranks;
 }
 
 void forget_lost_ranks() {
-  const std::lock_guard lock(noted().mutex);
+  const Lock lock(noted().mutex);
   noted().ranks.clear();
 }
 

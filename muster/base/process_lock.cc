@@ -6,6 +6,7 @@
 #include <mutex>
 #include <system_error>
 
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
@@ -47,7 +48,7 @@ std::shared_ptr<const FolderLock> lock_for_process(const std::string& folder,
                                                    const std::string& subject,
                                                    const std::string& does) {
   HeldLocks& held = held_locks();
-  const std::lock_guard lock(held.mutex);
+  const Lock lock(held.mutex);
   std::weak_ptr<const FolderLock>& mine = held.by_path[name_of(folder, file)];
   if (auto there = mine.lock(); there && there->is_of_this_process())
     return there;
@@ -72,7 +73,7 @@ std::shared_ptr<const FolderLock> lock_for_process(const std::string& folder,
 
 std::string other_process_with(const std::string& folder, const std::string& file) {
   HeldLocks& held = held_locks();
-  const std::lock_guard lock(held.mutex);
+  const Lock lock(held.mutex);
   const auto mine = find_or(held.by_path, name_of(folder, file)).lock();
   if (mine && mine->is_of_this_process())
     return "";

@@ -35,7 +35,7 @@ char* copy_of(const std::string& text) {
 
 }  // namespace
 
-int answer(const std::function<void()>& work) noexcept {
+int answer(const Callback& work) noexcept {
   try {
     work();
     return MUSTER_OK;

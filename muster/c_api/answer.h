@@ -5,10 +5,12 @@
 #include <functional>
 #include <string>
 
+#include "muster/base/functions.h"
+
 namespace muster {
 
 // The code of what `work` throws, or MUSTER_OK. Never throws.
-int answer(const std::function<void()>& work) noexcept;
+int answer(const Callback& work) noexcept;
 
 // The same for work that makes a text. `text` becomes null where the work fails.
 int answer_text(char** text, const std::function<std::string()>& work) noexcept;

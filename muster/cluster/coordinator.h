@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/functions.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/messages.h"
 #include "muster/launch/restart.h"
@@ -60,7 +61,7 @@ class Coordinator {
   // with it.
   using Planner = std::function<Plan(std::vector<HostFacts>)>;
   // Says one line to people.
-  using Say = std::function<void(const std::string&)>;
+  using Say = TextFunction;
 
   Coordinator(CoordinatorRules rules, Planner planner, Say say, TimePoint now);
 

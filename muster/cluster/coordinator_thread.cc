@@ -16,6 +16,7 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -103,12 +104,12 @@ bool CoordinatorThread::wait(milliseconds patience) {
 }
 
 std::optional<Order> CoordinatorThread::result() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return result_;
 }
 
 bool CoordinatorThread::has_joined(const std::string& host) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return joined_.contains(host);
 }
 
@@ -150,7 +151,7 @@ Orders CoordinatorThread::next_orders() {
     log_debug("report ", number, ": ", to_string(report.kind), " of ", report.from);
     history_.note(number, report, now);
     if (options_.notes_joins && report.kind == Report::Kind::join && report.facts) {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       joined_.insert(report.facts->host.name);
     }
     return coordinator_.on_report(std::move(report), now);
@@ -261,7 +262,7 @@ void CoordinatorThread::give(const Orders& orders) {
       throw Deposed();
     history_.note(order, written.keys, Clock::now());
     if (order.kind == Order::Kind::finish) {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       result_ = order;
     }
     ++next_order_;

@@ -31,6 +31,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
@@ -229,19 +230,19 @@ void HostTelemetry::finish() {
   without_error([this] {  // wakes the thread that answers
     state_->store->append(request_log(state_->options.host), cat(state_->id, " end"));
   });
-  std::unique_lock lock(state_->mutex);
+  UniqueLock lock(state_->mutex);
   state_->changed.wait_for(lock, kThreadsEnd, [this] { return state_->threads == 0; });
 }
 
 // The threads are left behind when the agent ends: they may wait for the store.
 void HostTelemetry::State::start(void (State::*run)()) {
   const auto ended = [](State& self) {
-    const std::lock_guard lock(self.mutex);
+    const Lock lock(self.mutex);
     --self.threads;
     self.changed.notify_all();
   };
   {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     ++threads;
   }
   const BlockedSignals blocked;  // in the thread, for good
@@ -256,19 +257,19 @@ void HostTelemetry::State::start(void (State::*run)()) {
 }
 
 bool HostTelemetry::State::pause(milliseconds length) {
-  std::unique_lock lock(mutex);
+  UniqueLock lock(mutex);
   return !changed.wait_for(lock, length, [this] { return stopped; });
 }
 
 void HostTelemetry::State::stop() {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   stopped = true;
   changed.notify_all();
 }
 
 // Few hosts are ever asked about the others. The answer stays as it is. Throws: as options.all.
 const RoundHosts& HostTelemetry::State::all() {
-  const std::lock_guard lock(hosts_mutex);
+  const Lock lock(hosts_mutex);
   if (!hosts)
     hosts = options.all();
   return *hosts;

@@ -14,6 +14,7 @@
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -69,7 +70,7 @@ void Member::begin() {
 
 void Member::end() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ends_ = true;
   }
   changed_.notify_all();
@@ -83,7 +84,7 @@ void Member::report(Report report) {
   report.from = id_;
   report.number = next_number_++;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     reports_.push_back(std::move(report));
   }
   changed_.notify_all();
@@ -91,7 +92,7 @@ void Member::report(Report report) {
 
 // The descriptor stays readable for a host that is lost, so that its agent asks why.
 std::optional<Order> Member::take() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (orders_.empty()) {
     uint64_t ignored = 0;
     if (lost_.empty())
@@ -105,7 +106,7 @@ std::optional<Order> Member::take() {
 
 // The silence counts from the last sign of life that arrived.
 std::string Member::lost() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!lost_.empty() || finished_)
     return lost_;
   const auto silent = Clock::now() - reached_;
@@ -120,7 +121,7 @@ std::string Member::lost() {
 // The first reason counts.
 void Member::lose(const std::string& why) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (lost_.empty())
       lost_ = why;
   }
@@ -135,7 +136,7 @@ void Member::wake() const {
 
 // `asked` is when the sign was given, as its arrival may have taken long.
 void Member::reached(TimePoint asked) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   reached_ = std::max(reached_, asked);
   refused_since_.reset();
   last_error_.clear();
@@ -147,7 +148,7 @@ void Member::failed(const std::exception& error) {
   const auto* const known = dynamic_cast<const Error*>(&error);
   if (known == nullptr || !may_pass(*known))
     return lose(error.what());
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   last_error_ = error.what();
   if (dynamic_cast<const StoreGone*>(&error) == nullptr) {
     refused_since_.reset();
@@ -165,7 +166,7 @@ void Member::failed(const std::exception& error) {
 // A coordinator whose name is gone has no silence to be waited for: another takes the part at once.
 void Member::resign() {
   {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     changed_.wait(lock, [this] { return reports_.empty() || !lost_.empty(); });
   }
   try {
@@ -249,7 +250,7 @@ bool Member::take_order(const std::string& entry) {
   log_.pass();
   const bool is_last = order.kind == Order::Kind::finish;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     finished_ = is_last;
     orders_.push(std::move(order));
   }
@@ -262,7 +263,7 @@ void Member::listen() {
   const auto is_over = [this] {
     return ends_ || finished_ || !lost_.empty();
   };
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   while (!is_over()) {
     lock.unlock();
     const auto next_try = Clock::now() + options_.silence.step();
@@ -286,7 +287,7 @@ void Member::listen() {
 
 // The sender's thread. A report leaves the queue when the store has it.
 void Member::send_reports() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return ends_ || !reports_.empty() || !lost_.empty(); });
     if (!lost_.empty() || reports_.empty())

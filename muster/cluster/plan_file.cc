@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/lock.h"
 #include "muster/placement/plan_json.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ PlanFile::PlanFile(const std::string& run_dir, std::string given)
     : path_(run_dir + "/plan.json"), given_(std::move(given)) {}
 
 void PlanFile::begin_round(int round, const Plan* whole) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   round_ = round;
   if (whole != nullptr)
     return write(*whole);
@@ -28,18 +29,18 @@ void PlanFile::begin_round(int round, const Plan* whole) {
 }
 
 void PlanFile::write_later(int round, const Plan& whole) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (round == round_)
     write(whole);
 }
 
 void PlanFile::end() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   round_.reset();
 }
 
 void PlanFile::leave() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   round_.reset();
   remove_own();
 }

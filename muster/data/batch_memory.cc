@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "muster/base/divided_up.h"
+#include "muster/base/lock.h"
 #include "muster/base/mapped.h"
 #include "muster/base/torch_names.h"
 
@@ -54,7 +55,7 @@ size_t block_size(size_t bytes) {
 // The smallest that is large enough, if it is not twice as large; of alike ones the last, which may
 // still be in the processor's cache.
 BatchMemory::Block BatchMemory::spare_block(size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   auto best = spare_.end();
   for (auto block = spare_.begin(); block != spare_.end(); ++block) {
     const bool fits = block->size >= bytes && block->size / 2 <= bytes;
@@ -86,14 +87,14 @@ c10::DataPtr BatchMemory::allocate(size_t bytes) {
 }
 
 void BatchMemory::note_batch(size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   largest_batch_ = std::max(largest_batch_, bytes);
 }
 
 // What was kept longest goes: it has not been needed since. It is freed without the lock.
 void BatchMemory::keep(Block block) {
   std::vector<Block> gone;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   spare_.push_back(std::move(block));
   size_t bytes = sum_of<size_t>(spare_, &Block::size);
   auto first = spare_.begin();
@@ -104,7 +105,7 @@ void BatchMemory::keep(Block block) {
 }
 
 size_t BatchMemory::spare_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return sum_of<size_t>(spare_, &Block::size);
 }
 

@@ -14,6 +14,7 @@
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"
+#include "muster/base/lock.h"
 #include "muster/base/torch_names.h"
 
 namespace muster {
@@ -72,18 +73,18 @@ struct BatchPlaces::Strip {
 };
 
 Int64s ExampleSizes::expected() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return expected_;
 }
 
 void ExampleSizes::expect(Int64s bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::erase_if(bytes, [&](int64_t size) { return contains(refused_, size); });
   expected_ = std::move(bytes);
 }
 
 void ExampleSizes::refuse(int64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   refused_.push_back(bytes);
   std::erase(expected_, bytes);
 }

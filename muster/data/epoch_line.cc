@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "muster/base/functions.h"
+#include "muster/base/lock.h"
+
 namespace muster {
 
 // A line without a number of steps has one epoch, and ends with it.
-EpochLine::EpochLine(EpochBatches first,
-                     int64_t steps,
-                     int64_t accumulate,
-                     std::function<void()> before_next)
+EpochLine::EpochLine(EpochBatches first, int64_t steps, int64_t accumulate, Callback before_next)
     : before_next_(std::move(before_next)), accumulate_(accumulate) {
   if (steps < 0)
     first.next = nullptr;
@@ -45,7 +45,7 @@ bool EpochLine::grow() {
 
 // Any worker may call this. The lock is held while an epoch is made, so each is made once.
 EpochLine::Place EpochLine::at(int64_t number) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   while (number >= parts_.back().end)
     if (!grow())
       return {};
@@ -55,7 +55,7 @@ EpochLine::Place EpochLine::at(int64_t number) {
 
 // The last epoch stays, since the next one is made from it.
 void EpochLine::forget_before(int64_t number) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   while (parts_.size() > 1 && parts_.front().end <= number)
     parts_.pop_front();
 }

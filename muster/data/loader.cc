@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <mutex>
 #include <new>
 #include <string>
 
 #include "muster/base/error.h"
 #include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
@@ -56,25 +56,25 @@ int num_workers(const std::optional<int>& asked, Device device) {
 // Several workers may call this. Only the first sample after a report keeps its reason; the others
 // are counted.
 void BadSamples::add(int64_t sample, const std::string& why) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (std::ssize(all_) == reported_)
     first_ = cat("sample ", sample, ": ", why);
   all_.push_back(sample);
 }
 
 int64_t BadSamples::count() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return std::ssize(all_);
 }
 
 Int64s BadSamples::all() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return all_;
 }
 
 // One warning speaks for all samples since the last one, so damaged data does not flood the log.
 void BadSamples::report() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const int64_t count = std::ssize(all_);
   if (count == reported_)
     return;

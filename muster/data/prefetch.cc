@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/trace/span.h"
@@ -88,7 +89,7 @@ struct Prefetch::State {
 
   // Workers finish the thing that they are at, and take no other.
   void tell_to_stop() {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     stop = true;
     room.notify_all();
   }
@@ -102,7 +103,7 @@ struct Prefetch::State {
     } catch (...) {
       failure = std::current_exception();
     }
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     if (failure)
       broken = failure;
     --running;
@@ -113,7 +114,7 @@ struct Prefetch::State {
   // A worker takes the next number, makes its thing without the lock, and stores it. With turns
   // each worker has every `turns`-th number for itself; without, all draw from one counter.
   void work(WorkerPlace& place) {
-    std::unique_lock lock(mutex);
+    UniqueLock lock(mutex);
     int64_t own = begin;
     while (turns > 0 && own % turns != place.worker)
       ++own;
@@ -156,7 +157,7 @@ class WorkersOfProcess {
   void add(const std::shared_ptr<Prefetch::State>& state) {
     static std::once_flag once;
     std::call_once(once, call_at_end);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::erase_if(states_, [](const auto& other) { return other.expired(); });
     states_.push_back(state);
   }
@@ -183,7 +184,7 @@ class WorkersOfProcess {
       return;
     std::vector<std::weak_ptr<Prefetch::State>> states;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       states = states_;
     }
     const auto until = Clock::now() + kPatienceAtEnd;
@@ -192,7 +193,7 @@ class WorkersOfProcess {
       if (!state)
         continue;
       state->tell_to_stop();
-      std::unique_lock lock(state->mutex);
+      UniqueLock lock(state->mutex);
       const int self = t_is_worker ? 1 : 0;  // one that calls exit() is not waited for
       state->ended.wait_until(lock, until, [&] { return state->running <= self; });
     }
@@ -260,7 +261,7 @@ void Prefetch::start_workers() {
       t_is_worker = true;
       state->run(place);
     });
-    const std::lock_guard lock(state_->mutex);
+    const Lock lock(state_->mutex);
     ++state_->running;
   }
 }
@@ -290,7 +291,7 @@ Prefetch::Thing Prefetch::next() {
   }
   const auto start = Clock::now();
   {
-    std::unique_lock lock(state_->mutex);
+    UniqueLock lock(state_->mutex);
     const auto is_ready = [&] {
       return state_->broken || state_->made_things.contains(next_);
     };
@@ -317,7 +318,7 @@ std::optional<Prefetch::Thing> Prefetch::next_if_ready() {
   if (!state_)
     return {};
   {
-    const std::lock_guard lock(state_->mutex);
+    const Lock lock(state_->mutex);
     const auto found = state_->made_things.find(next_);
     if (found == state_->made_things.end() || found->second.error)
       return {};  // next() throws it
@@ -329,7 +330,7 @@ std::optional<Prefetch::Thing> Prefetch::next_if_ready() {
 Prefetch::Thing Prefetch::take() {
   MadeThing result;
   {
-    const std::lock_guard lock(state_->mutex);
+    const Lock lock(state_->mutex);
     if (!state_->made_things.contains(next_))
       std::rethrow_exception(state_->broken);
     result = std::move(state_->made_things.extract(next_++).mapped());

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "muster/base/functions.h"
 #include "muster/base/no_copy.h"
 #include "muster/launch/rank_starts.h"
 #include "muster/launch/rejoin_watch.h"
@@ -16,7 +17,7 @@ namespace muster {
 
 struct SuccessorCallbacks {
   std::function<void(RankExits&)> explain{};  // completes what is known of ends
-  std::function<void()> on_generation{};      // one begins; the ends before it have been explained
+  Callback on_generation{};                   // one begins; the ends before it have been explained
   std::function<void(int slot)> on_start{};   // the slot has a process again
 };
 

@@ -16,6 +16,7 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/json_member.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/base/symbols.h"
@@ -40,7 +41,7 @@ ErrorFile& error_file() {
 }
 
 std::optional<std::string> path_of_error_file() {
-  const std::lock_guard lock(error_file().mutex);
+  const Lock lock(error_file().mutex);
   if (!error_file().path.empty())
     return error_file().path;
   return get_env("TORCHELASTIC_ERROR_FILE");
@@ -103,7 +104,7 @@ std::string describe_exception(const std::exception& error) {
 
 // The handler of fatal signals reads its own copy of the path, without a lock.
 void set_error_file(const std::string& path) {
-  const std::lock_guard lock(error_file().mutex);
+  const Lock lock(error_file().mutex);
   error_file().path = path;
   tell_fatal_signals_to(path);
 }

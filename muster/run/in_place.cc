@@ -16,6 +16,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/lost_ranks.h"
 #include "muster/base/strings.h"
@@ -99,7 +100,7 @@ InPlace::InPlace(RankEnv env, const InitOptions& init)
 InPlace::~InPlace() {
   int awaited = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ends_ = true;
     awaited = newest_ + 1;
   }
@@ -118,7 +119,7 @@ void InPlace::listen() {
     for (int next = newest_ + 1;;) {
       const auto generation = wait_for_generation(*store_, process_, next, kListen);
       {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (ends_)
           return;
         if (!generation)
@@ -126,7 +127,7 @@ void InPlace::listen() {
         is_interrupting_ = true;
       }
       interrupt_groups();
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       if (ends_)
         return;
       is_interrupting_ = false;
@@ -135,7 +136,7 @@ void InPlace::listen() {
       changed_.notify_all();
     }
   } catch (const std::exception& error) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!ends_)
       log_debug("no more generations: ", error.what());
   }
@@ -159,7 +160,7 @@ void InPlace::link_activity_file() const {
 void InPlace::come_to_newest() {
   const int before = env_.attempt;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     env_ = with_generation(std::move(env_), variables_);
     env_.attempt = newest_;
   }
@@ -174,7 +175,7 @@ void InPlace::come_to_newest() {
 
 // Throws: peer_failed if attempt `mine` is no longer the newest.
 void InPlace::check_newest(int mine) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (newest_ == mine)
     return;
   throw Error(ErrorCode::peer_failed,
@@ -216,7 +217,7 @@ Rendezvous InPlace::meet() {
 
 // The launcher may announce the attempt only some time after the error, so the rank waits for it.
 bool InPlace::goes_on_after(const std::exception_ptr& error) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   const bool interrupted = is_interrupting_ || newest_ > env_.attempt;
   if (!may_be_of_lost_peer(error, interrupted))
     return false;

@@ -12,6 +12,7 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
@@ -61,7 +62,7 @@ void end_with_error_unless_made() {
   static const size_t ours = codes_before_ours()->size();
   [[maybe_unused]] static const int registered = std::atexit([] {
     CallsMade& made = calls_made();
-    const std::lock_guard lock(made.mutex);
+    const Lock lock(made.mutex);
     if (made.came_to_ours)
       return;
     log_error("run: expected this rank to reach call ",
@@ -82,7 +83,7 @@ std::optional<int> code_of_call_made_elsewhere() {
   if (!before)
     return std::nullopt;
   CallsMade& made = calls_made();
-  const std::lock_guard lock(made.mutex);
+  const Lock lock(made.mutex);
   const size_t call = made.codes.size();
   if (call < before->size()) {
     end_with_error_unless_made();
@@ -100,19 +101,19 @@ bool is_started_by_run_call() {
 
 void come_to_own_call() {
   CallsMade& made = calls_made();
-  const std::lock_guard lock(made.mutex);
+  const Lock lock(made.mutex);
   made.came_to_ours = true;
 }
 
 void count_run_call(int exit_code) {
   CallsMade& made = calls_made();
-  const std::lock_guard lock(made.mutex);
+  const Lock lock(made.mutex);
   made.codes.push_back(exit_code);
 }
 
 std::string run_calls_for_children() {
   CallsMade& made = calls_made();
-  const std::lock_guard lock(made.mutex);
+  const Lock lock(made.mutex);
   return cat(::getpid(), ":", join(made.codes, ","));
 }
 

@@ -12,6 +12,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
+#include "muster/base/lock.h"
 #include "muster/base/mapped.h"
 #include "muster/base/torch_names.h"
 #include "muster/placement/plan_json.h"
@@ -61,7 +62,7 @@ void TaskDispatch::run(const TaskSetOptions& options, const Strings& argv) {
   const int before = at::get_num_threads();
   {
     std::vector<std::jthread> threads;
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     for (start_what_fits(threads); running_ > 0; start_what_fits(threads)) {
       const size_t last = running_;
       ended_.wait(lock, [&] { return running_ < last; });
@@ -118,7 +119,7 @@ Indices TaskDispatch::free_devices(size_t task, const IndexSet& kept) const {
 // Runs in the task's own thread.
 void TaskDispatch::run_task(size_t task, const Indices& devices) {
   {
-    const std::lock_guard started(mutex_);  // start_what_fits() has noted the task
+    const Lock started(mutex_);  // start_what_fits() has noted the task
   }
   const auto start = Clock::now();
   std::exception_ptr failure;
@@ -128,7 +129,7 @@ void TaskDispatch::run_task(size_t task, const Indices& devices) {
     failure = std::current_exception();
     tasks_[task].fail(failure);
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   TaskOutcome& outcome = outcomes_[task];
   outcome.seconds = seconds_since(start);
   outcome.state = failure ? TaskOutcome::State::failed : TaskOutcome::State::done;

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/no_copy.h"
@@ -139,7 +140,7 @@ FileStore::~FileStore() {
   if (::getpid() != owner_)
     return;
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     lock_operation(fd_.get(), options_.path, Deadline(std::chrono::seconds(1)));
     unlock_member(fd_.get(), options_.rank);
     // The last one out leaves nothing behind to be taken for a run that failed.

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/loaded_library.h"
+#include "muster/base/lock.h"
 #include "muster/base/no_copy.h"
 #include "muster/base/strings.h"
 
@@ -121,7 +122,7 @@ Http::~Http() = default;
 
 // Each server is asked once, beginning with the one that has answered last.
 std::string Http::post(const std::string& path, const std::string& body) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Curl::Answer answer;
   for (size_t asked = 0; asked < options_.urls.size(); ++asked) {
     answer = curl_->post(options_.urls[server_] + path, body);

@@ -19,6 +19,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/store/frame.h"
@@ -267,7 +268,7 @@ TcpStore::~TcpStore() = default;
 // The lock is not held while a connection is made.
 std::unique_ptr<TcpStore::Connection> TcpStore::take_connection() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!idle_.empty()) {
       auto connection = std::move(idle_.back());
       idle_.pop_back();
@@ -295,7 +296,7 @@ StoreReply TcpStore::round_trip(const StoreRequest& request, milliseconds waitin
   auto connection = take_connection();
   StoreReply reply = connection->exchange(request, patience() + waiting);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     idle_.push_back(std::move(connection));
   }
   if (reply.ok)

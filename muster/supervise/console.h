@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
@@ -36,7 +35,7 @@ class Console : NoCopy {
   // True when writers should pause, from a full buffer until it is half empty; then `on_room` is
   // called.
   bool full() const { return full_; }
-  std::function<void()> on_room;
+  Callback on_room;
 
   // True when nobody can ever read it again (a closed pipe).
   bool closed() const { return closed_; }

@@ -22,15 +22,15 @@ EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     fail_errno("cannot make an epoll instance", errno);
 }
 
-EventLoop::Handle EventLoop::watch_readable(int fd, std::function<void()> ready) {
+EventLoop::Handle EventLoop::watch_readable(int fd, Callback ready) {
   return watch(fd, EPOLLIN, std::move(ready));
 }
 
-EventLoop::Handle EventLoop::watch_writable(int fd, std::function<void()> ready) {
+EventLoop::Handle EventLoop::watch_writable(int fd, Callback ready) {
   return watch(fd, EPOLLOUT, std::move(ready));
 }
 
-EventLoop::Handle EventLoop::watch(int fd, uint32_t events, std::function<void()> ready) {
+EventLoop::Handle EventLoop::watch(int fd, uint32_t events, Callback ready) {
   const Handle handle = ++last_handle_;
   epoll_event event{};
   event.events = events;
@@ -41,7 +41,7 @@ EventLoop::Handle EventLoop::watch(int fd, uint32_t events, std::function<void()
   return handle;
 }
 
-EventLoop::Handle EventLoop::call_at(TimePoint at, std::function<void()> due) {
+EventLoop::Handle EventLoop::call_at(TimePoint at, Callback due) {
   const Handle handle = ++last_handle_;
   timers_.emplace(at, Timer{handle, std::move(due)});
   return handle;

@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
+#include "muster/base/functions.h"
 
 namespace muster {
 
@@ -21,11 +21,11 @@ class EventLoop {
   // Calls `ready` whenever `fd` is readable (or hung up). The fd stays the caller's and must
   // outlive the handle. Throws: io when the kernel cannot watch such a file (a regular file is
   // always ready).
-  Handle watch_readable(int fd, std::function<void()> ready);
-  Handle watch_writable(int fd, std::function<void()> ready);
+  Handle watch_readable(int fd, Callback ready);
+  Handle watch_writable(int fd, Callback ready);
 
   // Calls `due` once, when `at` has come.
-  Handle call_at(TimePoint at, std::function<void()> due);
+  Handle call_at(TimePoint at, Callback due);
 
   // Forgets a watch or a timer, and sets its handle to 0. A handle of 0 and one that has gone are
   // fine.
@@ -39,14 +39,14 @@ class EventLoop {
  private:
   struct Watch {
     int fd;
-    std::function<void()> ready;
+    Callback ready;
   };
   struct Timer {
     Handle handle;
-    std::function<void()> due;
+    Callback due;
   };
 
-  Handle watch(int fd, uint32_t events, std::function<void()> ready);
+  Handle watch(int fd, uint32_t events, Callback ready);
   int timeout_ms(OptionalTime until) const;
   void call_due_timers();
 

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/trace/call_text.h"
 #include "muster/trace/mapped_file.h"
@@ -104,7 +105,7 @@ TraceEvent* TraceEventFile::next() noexcept {
 TraceEvent* TraceEventFile::grow(size_t chunk) noexcept {
   if (chunk >= kEventChunks)
     return nullptr;
-  const std::lock_guard lock(growing_);
+  const Lock lock(growing_);
   if (TraceEvent* const there = chunks_[chunk].load())
     return there;
   const off_t begin = sizeof(EventHeader) + chunk * kChunkBytes;

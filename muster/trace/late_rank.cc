@@ -20,6 +20,7 @@
 #include "muster/base/folders.h"
 #include "muster/base/late_ranks.h"
 #include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/trace/activity.h"
@@ -84,7 +85,7 @@ class LateTeller {
   }
 
   void begin(const Ints& late) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (busy_ || ended_)
       return;
     if (thread_.joinable())
@@ -93,7 +94,7 @@ class LateTeller {
     const BlockedSignals blocked;  // in the thread, for good
     thread_ = std::thread([this, late] {
       tell_all(late);
-      const std::lock_guard done(mutex_);
+      const Lock done(mutex_);
       busy_ = false;
     });
   }
@@ -105,7 +106,7 @@ class LateTeller {
 
   void end() {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       ended_ = true;
     }
     if (thread_.joinable())

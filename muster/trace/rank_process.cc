@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -23,6 +22,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"
+#include "muster/base/functions.h"
 #include "muster/base/host_identity.h"
 #include "muster/base/lookup.h"
 #include "muster/base/process_status.h"
@@ -110,7 +110,7 @@ std::vector<uint64_t> addresses_in(const Strings& lines) {
 // The text that the process writes once `ask` has sent it the signal; empty: nothing in time.
 std::string answer_of(const std::string& activity_path,
                       milliseconds patience,
-                      const std::function<bool()>& ask) {
+                      const Condition& ask) {
   struct stat status{};
   const auto answers = stack_path(activity_path);
   const size_t before = ::stat(answers.c_str(), &status) == 0 ? status.st_size : 0;

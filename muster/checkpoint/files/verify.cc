@@ -6,6 +6,7 @@
 #include <map>
 
 #include "muster/base/error.h"
+#include "muster/base/functions.h"
 #include "muster/base/shown_text.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/directory.h"
@@ -34,9 +35,7 @@ void verify_file(const std::string& folder, const WrittenFile& file, const OnByt
 }
 
 // A file of the folder, and what `work` finds wrong with it.
-VerifiedFile verified(const std::string& folder,
-                      const std::string& name,
-                      const std::function<void()>& work) {
+VerifiedFile verified(const std::string& folder, const std::string& name, const Callback& work) {
   return {.checkpoint = folder,
           .file = name,
           .bytes = size_or_none(cat(folder, "/", name)),

@@ -126,7 +126,7 @@ std::string without_command(const std::string& message) {
   return message.starts_with(kCommand) ? message.substr(kCommand.size()) : message;
 }
 
-std::string problem_of(const std::function<void()>& work) {
+std::string problem_of(const Callback& work) {
   try {
     work();
     return "";

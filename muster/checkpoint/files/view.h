@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "muster/base/functions.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/files/tensor_source.h"
@@ -17,7 +17,7 @@ namespace muster {
 std::string without_command(const std::string& message);
 
 // Runs `work` and returns its error as a row of a table has it, or "" where there is none.
-std::string problem_of(const std::function<void()>& work);
+std::string problem_of(const Callback& work);
 
 // A file of a checkpoint, or a safetensors file that lies alone.
 struct ViewedFile {

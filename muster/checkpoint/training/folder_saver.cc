@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/training/checkpoints_options.h"
@@ -60,12 +61,12 @@ std::string expected_own_folder(const std::string& folder, const std::string& ot
 FolderSaver::FolderSaver(const CheckpointsOptions& options)
     : folder_(options.folder),
       says_that_it_saves_(options.every > 0 || options.every_time.count() > 0) {
-  const std::lock_guard lock(saves().mutex);
+  const Lock lock(saves().mutex);
   number_ = ++saves().savers;
 }
 
 FolderSaver::~FolderSaver() {
-  const std::lock_guard lock(saves().mutex);
+  const Lock lock(saves().mutex);
   std::erase_if(saves().begun, [&](const auto& item) { return item.second == number_; });
   for (auto& [place, by_saver] : saves().by_saver)
     std::erase_if(by_saver, [&](const auto& item) {
@@ -75,12 +76,12 @@ FolderSaver::~FolderSaver() {
 }
 
 void FolderSaver::note_restored() {
-  const std::lock_guard lock(saves().mutex);
+  const Lock lock(saves().mutex);
   restored_at_ = ++saves().clock;
 }
 
 void FolderSaver::note_begun(const std::string& training) {
-  const std::lock_guard lock(saves().mutex);
+  const Lock lock(saves().mutex);
   if (says_that_it_saves_ &&
       saves().begun.try_emplace(place_of(folder_, training), number_).first->second != number_)
     throw failed_precondition(
@@ -88,7 +89,7 @@ void FolderSaver::note_begun(const std::string& training) {
 }
 
 void FolderSaver::check(const std::string& training) {
-  const std::lock_guard lock(saves().mutex);
+  const Lock lock(saves().mutex);
   for (const auto& [saver, last] : saves().by_saver[place_of(folder_, training)]) {
     const bool is_known = saver == number_ || last.at < restored_at_;
     if (is_known || !is_on_disk(folder_, last.step))
@@ -106,7 +107,7 @@ void FolderSaver::check(const std::string& training) {
 }
 
 void FolderSaver::note_saved(const std::string& training, int64_t step) const {
-  const std::lock_guard lock(saves().mutex);
+  const Lock lock(saves().mutex);
   saves().by_saver[place_of(folder_, training)][number_] = {
       .step = step, .at = ++saves().clock, .says_that_it_saves = says_that_it_saves_};
 }

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
 #include <string>
 
 #include "muster/base/contains.h"
+#include "muster/base/lock.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -32,7 +32,7 @@ at::Generator default_generator(Device device) {
 // The generator's lock is held, since another thread may draw numbers.
 std::string state_of(Device device) {
   at::Generator generator = default_generator(device);
-  const std::lock_guard lock(generator.mutex());
+  const Lock lock(generator.mutex());
   return std::string(bytes_as_text(generator.get_state()));
 }
 
@@ -54,7 +54,7 @@ Tensor rows_of(const Strings& ranks) {
 // a seed of its own.
 void load_state_of(const ProcessGroup& group, Device device, const Tensor& rows) {
   at::Generator generator = default_generator(device);
-  const std::lock_guard lock(generator.mutex());
+  const Lock lock(generator.mutex());
   const bool is_known = group.rank() < rows.size(0);
   Tensor state = rows[is_known ? group.rank() : 0];
   if (!device.is_cpu()) {

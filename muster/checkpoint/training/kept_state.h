@@ -12,6 +12,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/checkpoint/image.h"
 #include "muster/comm/process_group.h"
 
@@ -48,7 +49,7 @@ template <class Kept>
 Kept& kept_by_process(const std::string& folder, int rank) {
   static std::mutex mutex;
   static auto& all = *new std::map<std::pair<std::string, int>, Kept>;
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   return all[{folder, get_env("RANK") ? 0 : rank}];
 }
 

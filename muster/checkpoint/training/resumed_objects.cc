@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 
@@ -17,7 +18,7 @@ ResumedObjects& ResumedObjects::of_process() {
 }
 
 void ResumedObjects::note_restored(const void* training, int64_t step, Addresses restored) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Training& its = trainings_[training];
   its.step = step;
   its.restored = std::move(restored);
@@ -25,14 +26,14 @@ void ResumedObjects::note_restored(const void* training, int64_t step, Addresses
 
 // A Checkpoints is here from its first part on, whether it restores anything or not.
 void ResumedObjects::add(const void* training, const void* part) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Training& its = trainings_[training];
   if (its.restored.empty())
     its.parts.insert(part);
 }
 
 void ResumedObjects::forget(const void* training) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   trainings_.erase(training);
 }
 
@@ -43,7 +44,7 @@ void ResumedObjects::warn_if_left_out(const std::string& kind,
   std::optional<int64_t> step;  // of a training that restored one of `of`
   {
     // The mutex is free before the warning, since a program's log may ask again.
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [checkpoints, training] : trainings_) {
       if (training.parts.contains(part))
         return;

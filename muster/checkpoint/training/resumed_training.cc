@@ -1,6 +1,7 @@
 // A process may have several trainings, each with checkpoints of its own. Of one attempt of its
 // ranks, a training that goes on from a step says more than another that begins again.
 #include "muster/checkpoint/training/resumed_training.h"
+#include "muster/base/lock.h"
 
 namespace muster {
 
@@ -11,7 +12,7 @@ ResumedTraining& ResumedTraining::of_process() {
 
 // All ranks of a process note it, also those that are threads.
 void ResumedTraining::note(int64_t step, int attempt) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   ++times_;
   const bool begins_again = step == 0;
   if (begins_again && attempt_ == attempt)
@@ -21,12 +22,12 @@ void ResumedTraining::note(int64_t step, int attempt) {
 }
 
 int64_t ResumedTraining::step() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return step_;
 }
 
 int64_t ResumedTraining::times() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return times_;
 }
 

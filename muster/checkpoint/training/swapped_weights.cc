@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/contains.h"
+#include "muster/base/lock.h"
 
 namespace muster {
 
@@ -28,7 +29,7 @@ struct SwappedStorages {
 
 void note_swapped(const void* owner, const Tensors& weights) {
   auto& swapped = SwappedStorages::instance();
-  const std::lock_guard lock(swapped.mutex);
+  const Lock lock(swapped.mutex);
   std::vector<c10::Storage>& storages = swapped.by_owner[owner];
   for (const Tensor& weight : weights)
     storages.push_back(weight.storage());
@@ -36,7 +37,7 @@ void note_swapped(const void* owner, const Tensors& weights) {
 
 void forget_swapped(const void* owner) {
   auto& swapped = SwappedStorages::instance();
-  const std::lock_guard lock(swapped.mutex);
+  const Lock lock(swapped.mutex);
   swapped.by_owner.erase(owner);
 }
 
@@ -44,7 +45,7 @@ bool is_swapped(const Tensor& tensor) {
   if (!tensor.has_storage())
     return false;
   auto& swapped = SwappedStorages::instance();
-  const std::lock_guard lock(swapped.mutex);
+  const Lock lock(swapped.mutex);
   return any_of(swapped.by_owner, [&](const auto& owned) {
     return any_of(owned.second, [&](const c10::Storage& storage) {
       return storage.is_alias_of(tensor.storage());

@@ -212,7 +212,7 @@ bool GlooMessages::Shared::open(const std::shared_ptr<Received>& message,
     given_up = true;
     leave_behind(message->of_content);
   }
-  const std::lock_guard lock_of_all(mutex);
+  const Lock lock_of_all(mutex);
   const Key key{message->from, slot_of_content(message->wanted)};
   if (find_or(last, key) == message)
     last.erase(key);

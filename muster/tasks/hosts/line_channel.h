@@ -3,7 +3,6 @@
 // knows nothing of what the lines say.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "muster/base/fd.h"
@@ -16,7 +15,7 @@ struct LineHandlers {
   TextFunction line{};  // without its newline
   // Once, when nothing can come any more: `why` is empty at an end between two lines.
   TextFunction end{};
-  std::function<void()> drained{};  // all that was to be written has been taken
+  Callback drained{};  // all that was to be written has been taken
 };
 
 class LineChannel {

@@ -21,6 +21,7 @@
 #include "muster/base/contains.h"
 #include "muster/base/hex.h"
 #include "muster/base/json_member.h"
+#include "muster/base/lock.h"
 #include "muster/base/lookup.h"
 #include "muster/base/strings.h"
 #include "muster/base/wall_time.h"
@@ -130,7 +131,7 @@ Journal::~Journal() {
   if (!syncer_.joinable())
     return;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ending_ = true;
   }
   written_more_.notify_all();
@@ -264,7 +265,7 @@ void Journal::write() {
   buffer_.clear();
   bool wake = false;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     written_ = appended_;
     wake = std::exchange(syncer_sleeps_, false);
   }
@@ -275,7 +276,7 @@ void Journal::write() {
 // The thread does not wait for more records before its next fdatasync.
 void Journal::hurry() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (hurry_)
       return;
     hurry_ = true;
@@ -286,7 +287,7 @@ void Journal::hurry() {
 // The thread's loop. It ends when it is told to and nothing is left to do, or at the first error,
 // which `on_disk` and `sync` tell.
 void Journal::keep_syncing() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   for (;;) {
     syncer_sleeps_ = true;
     written_more_.wait(lock, [&] { return ending_ || written_ > synced_; });
@@ -318,7 +319,7 @@ void Journal::throw_if_failed() {
 }
 
 uint64_t Journal::on_disk() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   throw_if_failed();
   return synced_;
 }
@@ -331,7 +332,7 @@ void Journal::take_notice() {
 void Journal::sync() {
   write();
   hurry();
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   synced_more_.wait(lock, [&] { return synced_ == written_ || sync_errno_ != 0; });
   throw_if_failed();
 }
