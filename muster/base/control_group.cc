@@ -3,8 +3,6 @@
 // the way up to the mount. A file that is not there says nothing.
 #include "muster/base/control_group.h"
 
-#include <system_error>
-
 #include "muster/base/contains.h"
 #include "muster/base/fd.h"
 #include "muster/base/folders.h"

@@ -3,7 +3,6 @@
 #include "muster/bench/paired_times.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"

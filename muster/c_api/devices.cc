@@ -1,5 +1,4 @@
 // The machine, as JSON.
-#include <string>
 
 #include "muster/c_api.h"
 #include "muster/c_api/answer.h"

@@ -11,7 +11,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
 

@@ -4,7 +4,6 @@
 // left, and of what that plan would change for processes that run. Any obstacle is said, and the
 // round is stopped as without --on-failure replace.
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <string>
 #include <utility>

@@ -7,7 +7,6 @@
 #include <ranges>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/base/contains.h"

@@ -11,7 +11,6 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"

@@ -2,9 +2,7 @@
 // of hosts in the variables that such a launcher sets, and the others by a file that all can name.
 #include "muster/cluster/detect.h"
 
-#include <algorithm>
 #include <iterator>
-#include <string>
 
 #include "muster/base/env.h"
 #include "muster/base/env_count.h"

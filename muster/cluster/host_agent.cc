@@ -4,7 +4,6 @@
 // another round. The host that serves the store coordinates too, in a thread of its own.
 #include "muster/cluster/host_agent.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdint>
 #include <functional>
 #include <string_view>
 #include <unordered_map>

@@ -13,7 +13,6 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>

@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/reflection_pad2d.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>

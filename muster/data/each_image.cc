@@ -7,7 +7,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 
-#include <algorithm>
 #include <set>
 
 #include "muster/base/contains.h"

@@ -3,7 +3,6 @@
 // so all ranks refuse together, and each message shows all samplers.
 #include "muster/data/sampler_identity.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>

@@ -2,7 +2,6 @@
 // member: one that only the writer has would be an error when its own output is read back.
 #include "muster/device/inventory_json.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>

@@ -4,7 +4,6 @@
 #include "muster/device/probe.h"
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 

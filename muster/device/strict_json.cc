@@ -2,7 +2,6 @@
 // object's members may be is decided by who reads them.
 #include "muster/device/strict_json.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "muster/base/contains.h"

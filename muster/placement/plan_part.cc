@@ -2,7 +2,6 @@
 #include "muster/placement/plan_part.h"
 
 #include <optional>
-#include <string>
 
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 
 #include "muster/base/contains.h"
 #include "muster/base/indices_of.h"

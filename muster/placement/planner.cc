@@ -4,7 +4,6 @@
 #include "muster/placement/planner.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>

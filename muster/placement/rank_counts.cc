@@ -3,7 +3,6 @@
 #include "muster/placement/rank_counts.h"
 
 #include <string>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

@@ -2,8 +2,6 @@
 // on the page; only a folder without any of them is an error.
 #include "muster/report/report.h"
 
-#include <system_error>
-
 #include "muster/base/error.h"
 #include "muster/base/folders.h"
 #include "muster/base/mapped.h"

@@ -3,8 +3,6 @@
 // are gathered for the caller, who sends them: setting one key may answer many clients.
 #include "muster/store/key_service.h"
 
-#include <algorithm>
-
 #include "muster/store/store.h"
 
 namespace muster {

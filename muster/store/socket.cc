@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <cstring>
 #include <future>
-#include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <utility>
 
 #include "muster/base/hex.h"
 #include "muster/base/lookup.h"

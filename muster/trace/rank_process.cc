@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <filesystem>
 
 #include <cerrno>
 #include <cstdint>

@@ -10,8 +10,6 @@
 #include <filesystem>
 #include <map>
 #include <ranges>
-#include <string_view>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"

@@ -1,7 +1,5 @@
 #include "muster/train/same_rates.h"
 
-#include <cstddef>
-
 #include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"

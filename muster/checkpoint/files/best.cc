@@ -1,7 +1,6 @@
 // The manifests say all that is compared, so that a program, a removal and a list agree.
 #include "muster/checkpoint/files/best.h"
 
-#include <cmath>
 #include <tuple>
 
 #include "muster/base/error.h"

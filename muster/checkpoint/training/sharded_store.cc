@@ -3,9 +3,7 @@
 // (kept_shards.h), from which a rank that was replaced gets it back.
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>

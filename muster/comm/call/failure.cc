@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
-#include <chrono>
 #include <initializer_list>
 #include <string_view>
 

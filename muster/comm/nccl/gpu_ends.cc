@@ -2,7 +2,6 @@
 // are pending. It keeps them to itself, so that a new call only appends to added_.
 #include "muster/comm/nccl/gpu_ends.h"
 
-#include <chrono>
 #include <exception>
 #include <iterator>
 #include <utility>

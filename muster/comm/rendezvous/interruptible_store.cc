@@ -2,7 +2,6 @@
 // again between them.
 #include "muster/comm/rendezvous/interruptible_store.h"
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>

@@ -2,7 +2,6 @@
 // method: a launcher's store, PyTorch's TCPStore, a file of a scheduler's job, or a file.
 #include "muster/comm/rendezvous/rendezvous.h"
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string_view>

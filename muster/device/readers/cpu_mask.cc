@@ -1,7 +1,6 @@
 // A mask is groups of 32 bits, the highest first, with commas between them.
 #include "muster/device/readers/cpu_mask.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <ranges>
 #include <string>

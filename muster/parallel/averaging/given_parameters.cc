@@ -5,10 +5,8 @@
 
 #include <torch/nn/module.h>
 
-#include <cstddef>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include "muster/base/lock.h"

@@ -2,7 +2,6 @@
 // in the order of the selection.
 #include "muster/base/error.h"
 
-#include <string>
 #include <vector>
 
 #include "muster/base/strings.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <set>
 
 #include "muster/base/indices_of.h"

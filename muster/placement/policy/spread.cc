@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <tuple>
-#include <vector>
 
 #include "muster/base/lists.h"
 #include "muster/base/strings.h"
