@@ -303,9 +303,8 @@ class ShardedLoad {
   ReadParts parts_reader() const {
     return [parts = parts_, peers = peers_, in_pieces = in_pieces_](const std::string& prefix,
                                                                     const NamedTensors& into) {
-      for (const auto& part : in_pieces)
-        if (part.prefix == prefix)
-          return into;
+      if (contains(in_pieces, prefix, &ShardedState::Part::prefix))
+        return into;
       NamedTensors tensors;
       peers.together([&] { tensors = parts->read(prefix, into); });
       return tensors;

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -27,6 +26,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/torch_names.h"
+#include "muster/base/zero_padded.h"
 #include "muster/checkpoint/files/directory.h"
 #include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/files/tensor_source.h"
@@ -47,9 +47,10 @@ constexpr std::chrono::seconds kLastWait{30};  // for the other ranks' parts, wh
 
 // "model-00001-of-00004.safetensors", as model hubs number the files of one set.
 std::string file_of_rank(const char* kind, int rank, int size) {
-  char numbers[32];
-  std::snprintf(numbers, sizeof(numbers), "-%05d-of-%05d", rank, size);
-  return cat(kind, numbers, ".safetensors");
+  const auto number = [](int of) {
+    return zero_padded(cat(of), 5);
+  };
+  return cat(kind, "-", number(rank), "-of-", number(size), ".safetensors");
 }
 
 // A rank's record lists its files with their checksums. It appears when all of them are written.

@@ -1,9 +1,8 @@
 // The clock of activity files: the host's monotonic one, which all of its processes share.
 #pragma once
 
-#include <ctime>
-
 #include <cstdint>
+#include <ctime>
 
 namespace muster {
 

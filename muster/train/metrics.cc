@@ -14,7 +14,6 @@
 #include <functional>
 #include <limits>
 #include <mutex>
-#include <ranges>
 #include <system_error>
 
 #include "muster/base/byte_reader.h"
@@ -66,8 +65,7 @@ std::string share_name(size_t category) {
 }
 
 bool is_time_share(const std::string& name) {
-  return any_of(std::views::iota(size_t{0}, std::tuple_size_v<CategorySeconds>),
-                [&](size_t i) { return name == share_name(i); });
+  return contains(indices_below(std::tuple_size_v<CategorySeconds>), name, share_name);
 }
 
 // Throws: invalid_argument for a count that is none.
@@ -371,12 +369,8 @@ std::map<std::string, Metrics::Total> Metrics::totals(const Strings& messages) c
 // The names stay, so that ranks go on agreeing on them when one adds to a metric and another does
 // not.
 void Metrics::clear() {
-  for (auto& [name, entry] : entries_) {
-    entry.on_device.reset();
-    entry.on_host = nothing(entry.kind);
-    entry.count = 0;
-    entry.count_on_device.reset();
-  }
+  for (auto& [name, entry] : entries_)
+    entry = {.kind = entry.kind, .on_device = {}, .on_host = nothing(entry.kind)};
 }
 
 // Rank 0 saves what all ranks have added, so that any number of ranks can go on.

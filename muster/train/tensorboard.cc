@@ -10,9 +10,9 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <cstdint>
 #include <ctime>
 #include <filesystem>
-#include <limits>
 #include <string_view>
 #include <system_error>
 
@@ -81,8 +81,7 @@ uint32_t masked_crc32c(const std::string& bytes) {
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-// TensorBoard shows the wall time.
-// Begins a message Event with the fields that all have: 1 wall_time, 2 step.
+// Begins a message Event with the fields that all have: 1 wall_time, which is shown, and 2 step.
 std::string begin_event(int64_t step) {
   std::string event;
   put_key(event, 1, kEightBytes);
@@ -106,7 +105,7 @@ int64_t time_for_name(const std::string& folder) {
       continue;
     const Strings words = split(name.substr(kEventFiles.size()), '.');
     const int64_t theirs = parse_int(words[0]).value_or(0);
-    if (theirs < std::numeric_limits<int64_t>::max())
+    if (theirs < INT64_MAX)
       time = std::max(time, theirs + 1);
   }
   return time;
