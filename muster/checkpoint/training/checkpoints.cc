@@ -180,8 +180,7 @@ const std::string& Checkpoints::path() const {
 // that are requeued do.
 bool Checkpoints::is_of_this_launch(const Manifest& manifest) const {
   const auto says = [&](const char* key, const std::string& value) {
-    const std::string* const found = value_at(manifest.user, key);
-    return found != nullptr && *found == value;
+    return find_or(manifest.user, key) == value;
   };
   const std::string& run_id = training_->options().run_id;
   const std::string& launch = training_->options().launch;

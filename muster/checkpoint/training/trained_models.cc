@@ -19,7 +19,7 @@ namespace {
 // The lists are short: a training has a few models.
 template <class Named>
 bool has_name(const std::vector<Named>& all, const std::string& name) {
-  return any_of(all, [&](const Named& one) { return one.first == name; });
+  return contains(all, name, &Named::first);
 }
 
 }  // namespace

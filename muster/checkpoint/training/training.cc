@@ -65,7 +65,7 @@ void Training::add(std::unique_ptr<TrainingPart> part) {
 }
 
 bool Training::is_part(const std::string& name) const {
-  return any_of(parts_, [&](const auto& part) { return part->name() == name; });
+  return contains(parts_, name, &TrainingPart::name);
 }
 
 bool Training::is_fresh(const std::string& name) const {
@@ -105,10 +105,7 @@ ShardedState Training::sharded_state(bool may_begin_anew) {
 // Ranks that each have their own model also have their own averages of it.
 std::vector<ShardedState::Part> Training::parts_in_pieces(const TensorPieces& model,
                                                           bool may_begin_anew) const {
-  StringSet own;
-  for (const TensorPiece& piece : model)
-    if (piece.is_own)
-      own.insert(piece.name);
+  const auto own = mapped_to<StringSet>(filtered(model, &TensorPiece::is_own), &TensorPiece::name);
   std::vector<ShardedState::Part> found;
   for (const auto& part : parts_) {
     const bool begins_anew = may_begin_anew && is_fresh(part->name());
@@ -155,10 +152,7 @@ TrainingPosition Training::position_after(int64_t step) {
 }
 
 bool Training::is_within_step() const {
-  const auto is_loader = [](const auto& part) {
-    return part->place() == PartPlace::of_data;
-  };
-  const auto first = std::ranges::find_if(parts_, is_loader);
+  const auto first = std::ranges::find(parts_, PartPlace::of_data, &TrainingPart::place);
   return first != parts_.end() && (*first)->is_within_step();
 }
 
