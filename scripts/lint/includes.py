@@ -132,8 +132,9 @@ SYSTEM_NAME = re.compile(r"(?<![\w>])::(\w+)\(")
 C_NAMES = {
     ("cassert",): re.compile(r"\bassert\("),
     ("cerrno", "errno.h"): re.compile(
-        r"\berrno\b|\bE(?:ACCES|AGAIN|BADF|BUSY|CHILD|CONN\w+|EXIST|INPROGRESS|INTR|INVAL|IO|ISDIR|LOOP|MFILE|NODEV|NOENT|"
-        r"NOEXEC|NOMEM|NOSPC|NOSYS|NOTDIR|NOTSUP|OPNOTSUPP|PERM|PIPE|RANGE|ROFS|SRCH|TIMEDOUT|WOULDBLOCK|XDEV)\b"),
+        r"\b(?:errno|EACCES|EAGAIN|EBADF|EBUSY|ECHILD|ECONN\w+|EEXIST|EINPROGRESS|EINTR|EINVAL|EIO|EISDIR|ELOOP|EMFILE|ENODEV|"
+        r"ENOENT|ENOEXEC|ENOMEM|ENOSPC|ENOSYS|ENOTDIR|ENOTSUP|EOPNOTSUPP|EPERM|EPIPE|ERANGE|EROFS|ESRCH|ETIMEDOUT|"
+        r"EWOULDBLOCK|EXDEV)\b"),
     ("climits", "limits.h"): re.compile(r"\b(?:INT|LONG)_(?:MAX|MIN)\b|\bCHAR_BIT\b|\bPATH_MAX\b"),
     ("cmath",): re.compile(r"\b(?:NAN|INFINITY|M_PI)\b"),
     ("csignal", "signal.h"): re.compile(r"\bSIG(?:ABRT|ALRM|BUS|CHLD|CONT|FPE|HUP|ILL|INT|KILL|PIPE|QUIT|RTMAX|RTMIN|SEGV|"
