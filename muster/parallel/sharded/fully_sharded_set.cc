@@ -85,7 +85,7 @@ void FullyShardedSet::forget_failed_backward() {
 // One at a time: it is reduced while the next module's backward computes.
 void FullyShardedSet::reduce(FullyShardedUnit& unit) {
   finish_reduction();
-  const CallNumber of_the_unit(unit.number);
+  const CallNumber of_the_unit(reductions.number_of(unit.number));
   unit.gradients->start();
   traffic.scattered += unit.gradients->bytes();
   under_way = &unit;
@@ -96,8 +96,7 @@ void FullyShardedSet::finish_reduction() {
     return;
   FullyShardedUnit& unit = *under_way;
   under_way = nullptr;
-  const CallNumber of_the_unit(unit.number);
-  take_reduced(unit, same_samples, group);
+  new_parts.tell(unit.number, [&] { take_reduced(unit, same_samples, group); });
 }
 
 // The end of a backward. Units that were not complete, or hold gradients of earlier ones, are

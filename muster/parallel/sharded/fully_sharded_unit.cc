@@ -250,17 +250,17 @@ void FullyShardedUnit::guard_memory(bool guarded) {
   }
 }
 
-// Starts the gather, if it is neither done nor under way. CallNumber tells units apart in traces
-// and checks.
+// Starts the gather, if it is neither done nor under way.
 void FullyShardedUnit::start_gather() {
   if (here || gathering)
     return;
   const NoGradGuard no_grad;
   allocate_memory();
-  const CallNumber of_this_unit(number);
+  const auto set = owner.lock();
+  const CallNumber of_this_unit(set->gathers.number_of(number));
   sent = part.to(flat.scalar_type());
   gathering = group.all_gather_async(flat, sent);
-  owner.lock()->traffic.gathered += bytes_of_tensor(flat);
+  set->traffic.gathered += bytes_of_tensor(flat);
 }
 
 // Blocking: until the parameters are here. The memory may have been made on the stream of a hook
@@ -587,6 +587,7 @@ void FullyShardedUnit::make_whole() {
 // values, which the next gather compares.
 void FullyShardedUnit::take_parts() {
   const NoGradGuard no_grad;
+  const Tensor before = part.clone();
   bool changed = !part.equal(layout.part_of(whole, group.rank()));
   for (const size_t i : indices_of(parameters))
     changed |=
@@ -596,6 +597,7 @@ void FullyShardedUnit::take_parts() {
   divide_whole();
   if (changed)
     expected_part = hash_of_bits(part);
+  tell_replicas(before);
 }
 
 // The parameters become views of the flat buffer again, and their values go to the parts. Values
@@ -618,12 +620,14 @@ void FullyShardedUnit::divide_whole() {
 // torch::load and others give parameters memory of their own: what is in it goes to the parts.
 void FullyShardedUnit::take_replaced() {
   const NoGradGuard no_grad;
-  bool any = false;
+  Tensor before;  // none as long as nothing is replaced
   for (const size_t i : indices_of(parameters)) {
     if (lies_at(parameters[i], places[i]))
       continue;
     require_same_place("fully sharded", parameters[i], places[i], group);
     require_same_type(i);
+    if (!before.defined())
+      before = part.clone();
     expect_gathered(i, parameters[i]);
     for (const size_t p : indices_of(pieces)) {
       if (pieces[p].parameter == i)
@@ -631,11 +635,11 @@ void FullyShardedUnit::take_replaced() {
             parameters[i].detach().reshape({-1}).narrow(0, pieces[p].begin, pieces[p].length));
     }
     parameters[i].set_data(places[i]);
-    any = true;
   }
-  if (!any)
+  if (!before.defined())
     return;
   expected_part = hash_of_bits(part);
+  tell_replicas(before);
   hang_hooks();
 }
 
@@ -660,6 +664,14 @@ void FullyShardedUnit::require_same_type(size_t parameter) const {
 // New values must be every rank's. Where they are not, what is gathered next is nobody's.
 void FullyShardedUnit::expect_gathered(size_t parameter, const Tensor& values) {
   expected[parameter] = hash_of_bits(values.detach().to(flat.scalar_type()));
+}
+
+// The replicas of this rank have parts with the same values. They hear of new ones with the next
+// reduction.
+void FullyShardedUnit::tell_replicas(const Tensor& before) {
+  const auto set = owner.lock();
+  if (set && set->options.replicate_group && !part.equal(before))
+    set->new_parts.add(hash_of_bits(part));
 }
 
 // Says nothing of parts that have changed since, as by a step.

@@ -20,10 +20,12 @@
 #include "muster/ddp/layer_members.h"
 #include "muster/ddp/outputs.h"
 #include "muster/parallel/outside_watch.h"
+#include "muster/parallel/sharded/call_order.h"
 #include "muster/parallel/sharded/flat_layout.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/gradient_buffers.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
+#include "muster/parallel/sharded/new_values.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
@@ -78,6 +80,8 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   bool guards_after_graph = false;        // a forward goes on after the running backward
   bool kept_are_done = false;             // the next forward frees what was kept for a backward
   ShardedTraffic traffic;
+  CallOrder gathers, reductions;
+  NewValues new_parts{"fully sharded", group};  // that the replicas must have got too
   SameSamplesWarning same_samples{"fully sharded"};
   OutsideWatch outside{"fully sharded"};
 };
@@ -143,6 +147,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   void take_replaced();
   void require_same_type(size_t parameter) const;
   void expect_gathered(size_t parameter, const Tensor& values);
+  void tell_replicas(const Tensor& before);
   void require_expected(const Tensor& gathered);
   bool holds_whole_gradients() const;
   OptimizerParts parts() const { return {layout, parameters, pieces, tensors, part.options()}; }

@@ -15,6 +15,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
+#include "muster/comm/call/number.h"
 #include "muster/comm/call/stream_order.h"
 #include "muster/optim/parts.h"
 
@@ -142,7 +143,10 @@ void ScatteredGradients::start() {
     if (!has_[i])
       layout_.place(flat_, i).zero_();
   part_ = at::empty({layout_.part}, flat_.options());
-  sampled_.start(flat_);
+  {
+    const CallNumber none(-1);  // what is compared is the reduction
+    sampled_.start(flat_);
+  }
   work_ = group_.reduce_scatter_async(part_, flat_);
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "muster/base/contains.h"
@@ -24,6 +25,8 @@
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/number.h"
+#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
@@ -36,9 +39,11 @@
 #include "muster/parallel/sharded/flat_pieces.h"
 #include "muster/parallel/sharded/gradient_buffers.h"
 #include "muster/parallel/sharded/gradient_stand_ins.h"
+#include "muster/parallel/sharded/new_values.h"
 #include "muster/parallel/sharded/optimizer_parts.h"
 #include "muster/parallel/sharded/sampled_gradients.h"
 #include "muster/parallel/sharded/scattered_gradients.h"
+#include "muster/parallel/sharded/written_parameters.h"
 #include "muster/parallel/tensor_bytes.h"
 
 namespace muster {
@@ -60,6 +65,7 @@ struct ShardBucket {
   Tensors claimed;            // the same, themselves
   std::unique_ptr<ScatteredGradients> gradients;
   std::unique_ptr<GradientStandIns> stand_ins;  // of the parameters
+  std::optional<WrittenParameters> written;
 };
 
 namespace {
@@ -159,6 +165,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   void lend_whole_gradients();
   void return_whole_gradients();
   void take_replaced();
+  void note_written(bool by_any);
   void require_same_groups(const Groups& groups) const;
   void require_same_type(const Tensor& parameter, const Tensor& place) const;
   void require_same_trained() const;
@@ -187,7 +194,9 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   ShardedTraffic traffic;
   SameSamplesWarning same_samples{"ShardedOptimizer"};
   OutsideWatch outside{"ShardedOptimizer"};
-  AveragedGradients averaged;  // where they are whole
+  AveragedGradients averaged, averaged_over_replicas;  // where they are whole
+  NewValues new_to_group{"sharded optimizer", group};
+  NewValues new_to_replicas{"sharded optimizer", group};
 };
 
 using ShardsState = ShardedOptimizerBase::State;
@@ -224,6 +233,7 @@ void ShardsState::make_buckets(const Groups& groups) {
                                                             buffers,
                                                             options.replicate_group,
                                                             bucket.flat.scalar_type());
+    bucket.written.emplace(bucket.parameters, bucket.layout, bucket.flat);
   }
   note_versions();
 }
@@ -323,6 +333,7 @@ void ShardsState::begin_backward() {
     return;
   require_same_trained();
   require_unwritten_parts();
+  note_written(/*by_any=*/true);
   for (ShardBucket& bucket : buckets)
     bucket.gradients->drop();
   under_way.clear();
@@ -360,7 +371,7 @@ void ShardsState::end_graph() {
 void ShardsState::start_next() {
   if (under_way.size() == 2)
     finish_oldest();
-  buckets[next].gradients->start();
+  new_to_group.tell(CallNumber::here(), [&] { buckets[next].gradients->start(); });
   traffic.scattered += buckets[next].gradients->bytes();
   under_way.push_back(next++);
 }
@@ -368,12 +379,15 @@ void ShardsState::start_next() {
 void ShardsState::finish_oldest() {
   ShardBucket& bucket = buckets[under_way.front()];
   under_way.pop_front();
-  take_reduced(bucket, same_samples, group);
+  new_to_replicas.tell(CallNumber::here(), [&] { take_reduced(bucket, same_samples, group); });
 }
 
 // With whole gradients (ZeRO-1) each piece's gradient is a view of the parameter's.
 void ShardsState::lend_whole_gradients() {
-  averaged.require(concatenated(buckets, &ShardBucket::parameters), group);
+  const Tensors parameters = concatenated(buckets, &ShardBucket::parameters);
+  averaged.require(parameters, group);
+  if (options.replicate_group)
+    averaged_over_replicas.require(parameters, *options.replicate_group);
   for (ShardBucket& bucket : buckets) {
     for (const size_t i : indices_of(bucket.pieces)) {
       const FlatPiece& piece = bucket.pieces[i];
@@ -426,6 +440,23 @@ void ShardsState::take_replaced() {
   for (const size_t i : indices_of(replaced)) {
     places[i].copy_(replaced[i]);
     replaced[i].set_data(places[i]);
+  }
+}
+
+// A step keeps what this rank has written to its own part of a parameter, and what the others have
+// in theirs. With whole gradients the wrapped model compares the weights.
+void ShardsState::note_written(bool by_any) {
+  const NoGradGuard no_grad;
+  for (ShardBucket& bucket : buckets) {
+    if (!bucket.written)
+      continue;
+    const Int64s hashes = bucket.written->hashes_of_changed(by_any);
+    for (const int64_t hash : hashes) {
+      new_to_group.add(hash);
+      new_to_replicas.add(hash);
+    }
+    if (!hashes.empty())
+      bucket.written->note();
   }
 }
 
@@ -561,14 +592,16 @@ void ShardsState::require_sole_claim() const {
 
 // All ranks call it together. All gathers are started before the first is waited for.
 void ShardsState::gather() {
-  std::vector<Work> works;
-  for (ShardBucket& bucket : buckets) {
-    const Tensor mine = bucket.layout.part_of(bucket.flat, group.rank());
-    works.push_back(group.all_gather_async(bucket.flat, mine));
-    traffic.gathered += bytes_of_tensor(bucket.flat);
-  }
-  for (Work& work : works)
-    work.wait();
+  new_to_group.tell(CallNumber::here(), [&] {
+    std::vector<Work> works;
+    for (ShardBucket& bucket : buckets) {
+      const Tensor mine = bucket.layout.part_of(bucket.flat, group.rank());
+      works.push_back(group.all_gather_async(bucket.flat, mine));
+      traffic.gathered += bytes_of_tensor(bucket.flat);
+    }
+    for (Work& work : works)
+      work.wait();
+  });
   // Autograd must see that values have changed, or it would use saved ones.
   for (ShardBucket& bucket : buckets)
     for (const Tensor& parameter : bucket.parameters)
@@ -578,8 +611,11 @@ void ShardsState::gather() {
 
 // The parts share the flat buffer's version, and the parameters have their own.
 void ShardsState::note_versions() {
-  for (ShardBucket& bucket : buckets)
+  for (ShardBucket& bucket : buckets) {
     bucket.gathered_version = static_cast<int64_t>(bucket.flat._version());
+    if (bucket.written)
+      bucket.written->note();
+  }
 }
 
 // All ranks construct it together. `kind` is null for an optimizer that cannot step parts.
@@ -643,6 +679,7 @@ Tensor ShardedOptimizerBase::step(LossClosure closure) {
   state.require_sole_claim();
   state.require_averaged_gradients();
   state.take_replaced();
+  state.note_written(/*by_any=*/false);  // parts may be written to before a step
   state.clear_parts();
   options_to_part();
   if (!state.options.gradients)

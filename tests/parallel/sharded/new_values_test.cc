@@ -1,0 +1,307 @@
+// Values that a program gives parameters on some ranks alone: on one host of a model that is
+// divided inside each host, or on one rank of ZeRO-2. They are an error on every rank; what all
+// ranks write alike trains as one process does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muster/base/strings.h"
+#include "muster/ddp/distributed_data_parallel.h"
+#include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/sharded/sharded_optimizer.h"
+#include "tests/parallel/sharded/models.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using torch::nn::Sequential;
+using torch::optim::SGD;
+using Change = std::function<void(Sequential&, int rank)>;
+
+void halve(Sequential& net) {
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& parameter : net->parameters())
+    parameter.mul_(0.5);
+}
+
+// A file with other weights than those of sharded_mlp().
+class OtherWeights {
+ public:
+  explicit OtherWeights(const std::string& name)
+      : path_((std::filesystem::temp_directory_path() / cat("new-values-", ::getpid(), name))
+                  .string()) {
+    auto net = sharded_mlp();
+    halve(net);
+    torch::save(net, path_);
+  }
+  ~OtherWeights() { std::filesystem::remove(path_); }
+  OtherWeights(const OtherWeights&) = delete;
+  OtherWeights& operator=(const OtherWeights&) = delete;
+
+  void load(Sequential& net) const { torch::load(net, path_); }
+
+ private:
+  std::string path_;
+};
+
+// Two hosts of two ranks.
+struct Hosts {
+  explicit Hosts(ProcessGroup& group)
+      : inside(one_of(group, {0, 1}, {2, 3})), across(one_of(group, {0, 2}, {1, 3})) {}
+  static ProcessGroup one_of(ProcessGroup& group,
+                             const std::vector<int>& one,
+                             const std::vector<int>& other) {
+    auto first = group.new_group(one);
+    auto second = group.new_group(other);
+    return first ? *first : *second;
+  }
+  ProcessGroup inside, across;
+};
+
+// Two steps, the change, two more.
+template <class Forward>
+void train(Sequential& net,
+           torch::optim::Optimizer& optimizer,
+           int rank,
+           int ranks,
+           Forward&& forward,
+           const Change& change) {
+  at::set_num_threads(1);
+  for (int64_t step = 0; step < 4; ++step) {
+    if (step == 2)
+      change(net, rank);
+    const auto batch = mlp_batch(step).of(rank, ranks);
+    optimizer.zero_grad();
+    sharded_loss(forward(batch.x), batch.y).backward();
+    optimizer.step();
+  }
+}
+
+std::vector<at::Tensor> trained_alone(const std::function<void(Sequential&)>& change) {
+  auto net = sharded_mlp();
+  SGD optimizer(net->parameters(), 0.1);
+  train(
+      net,
+      optimizer,
+      0,
+      1,
+      [&](const at::Tensor& x) { return net->forward(x); },
+      [&](Sequential& changed, int) { change(changed); });
+  return net->parameters();
+}
+
+void expect_near(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_TRUE(torch::allclose(got[i], expected[i], 1e-5, 1e-6)) << i;
+}
+
+class NewValuesOver : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         NewValuesOver,
+                         ::testing::Values("shm", "gloo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+enum class When { between_steps, while_whole };
+
+// Trains fully sharded inside hosts, and gives the weights to `look`.
+void train_on_hosts(ProcessGroup& group,
+                    When when,
+                    const Change& change,
+                    const std::function<void(Sequential&)>& look) {
+  Hosts hosts(group);
+  FullySharded sharded(hosts.inside, {.replicate_group = hosts.across});
+  auto net = sharded_mlp();
+  auto model = sharded.wrap(net);
+  SGD optimizer(sharded.parameters(), 0.1);
+  train(net, optimizer, group.rank(), group.size(), model, [&](Sequential& changed, int rank) {
+    const auto whole = when == When::while_whole ? sharded.whole_parameters() : nullptr;
+    change(changed, rank);
+  });
+  const auto whole = sharded.whole_parameters();
+  look(net);
+}
+
+TEST_P(NewValuesOver, OneHostAloneAreRefused) {
+  const OtherWeights other(GetParam());
+  const auto load = [&](Sequential& net, int rank) {
+    if (rank >= 2)
+      other.load(net);
+  };
+  const auto write = [](Sequential& net, int rank) {
+    if (rank >= 2)
+      halve(net);
+  };
+  const auto write_bias = [](Sequential& net, int rank) {
+    const torch::NoGradGuard no_grad;
+    if (rank < 2)
+      net->parameters()[1].fill_(1);
+  };
+  const std::vector<std::pair<When, Change>> changes = {{When::between_steps, load},
+                                                        {When::while_whole, load},
+                                                        {When::while_whole, write},
+                                                        {When::while_whole, write_bias}};
+  for (const auto& [when, change] : changes) {
+    const auto failures = failures_of_ranks(
+        4,
+        [&](ProcessGroup& group) { train_on_hosts(group, when, change, [](Sequential&) {}); },
+        {.backend = GetParam()});
+    int refused = 0;
+    for (const auto& failure : failures)
+      refused +=
+          message_of(failure).find("got others or none on some of them") != std::string::npos;
+    EXPECT_GE(refused, 2) << message_of(failures[0]);
+    for (const auto& failure : failures)
+      EXPECT_TRUE(failure);
+  }
+}
+
+TEST_P(NewValuesOver, AllHostsTrainAsOneProcess) {
+  const OtherWeights other(GetParam());
+  const auto load = [&](Sequential& net) {
+    other.load(net);
+  };
+  const std::vector<std::pair<When, std::function<void(Sequential&)>>> changes = {
+      {When::between_steps, load}, {When::while_whole, load}, {When::while_whole, halve}};
+  for (const auto& [when, change] : changes) {
+    const auto expected = trained_alone(change);
+    const Change on_all = [&](Sequential& net, int) {
+      change(net);
+    };
+    run_ranks(4,
+              [&, when = when](ProcessGroup& group) {
+                train_on_hosts(group, when, on_all, [&](Sequential& net) {
+                  expect_near(net->parameters(), expected);
+                });
+              },
+              {.backend = GetParam()});
+  }
+}
+
+// Averages that rank 0 alone evaluates, and takes out again.
+TEST_P(NewValuesOver, OnesThatARankHasPutBackAreNoChange) {
+  const Change swap = [](Sequential& net, int rank) {
+    if (rank != 0)
+      return;
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : net->parameters()) {
+      const at::Tensor before = parameter.clone();
+      parameter.fill_(7);
+      parameter.copy_(before);
+    }
+  };
+  const auto expected = trained_alone([](Sequential&) {});
+  run_ranks(4,
+            [&](ProcessGroup& group) {
+              train_on_hosts(group, When::while_whole, swap, [&](Sequential& net) {
+                expect_near(net->parameters(), expected);
+              });
+              Hosts hosts(group);
+              auto net = sharded_mlp();
+              ShardedOptimizer<SGD> optimizer(net->parameters(),
+                                              0.1,
+                                              hosts.inside,
+                                              {.gradients = true, .replicate_group = hosts.across});
+              const auto forward = [&](const at::Tensor& x) {
+                return net->forward(x);
+              };
+              train(net, optimizer, group.rank(), group.size(), forward, swap);
+              expect_near(net->parameters(), expected);
+            },
+            {.backend = GetParam()});
+}
+
+// Of ZeRO-2. `rank` < `written` writes.
+std::vector<std::string> said_of_written(const char* backend, int written, const Change& write) {
+  const auto failures = failures_of_ranks(
+      4,
+      [&](ProcessGroup& group) {
+        Hosts hosts(group);
+        auto net = sharded_mlp();
+        ShardedOptimizer<SGD> optimizer(net->parameters(),
+                                        0.1,
+                                        hosts.inside,
+                                        {.gradients = true, .replicate_group = hosts.across});
+        const auto forward = [&](const at::Tensor& x) {
+          return net->forward(x);
+        };
+        train(net,
+              optimizer,
+              group.rank(),
+              group.size(),
+              forward,
+              [&](Sequential& changed, int rank) {
+                if (rank < written)
+                  write(changed, rank);
+              });
+      },
+      {.backend = backend});
+  std::vector<std::string> said;
+  for (const auto& failure : failures)
+    said.push_back(message_of(failure));
+  return said;
+}
+
+TEST_P(NewValuesOver, OneRankOfZeroTwoAreRefused) {
+  const Change copy = [](Sequential& net, int) {
+    halve(net);
+  };
+  const Change init = [](Sequential& net, int) {
+    torch::nn::init::constant_(net->parameters()[2], 0.25);
+  };
+  const Change data = [](Sequential& net, int) {
+    net->parameters().back().data().add_(1);
+  };
+  for (const Change& write : {copy, init, data}) {
+    for (const int written : {1, 2}) {  // a rank, a host
+      const auto said = said_of_written(GetParam(), written, write);
+      EXPECT_THAT(said[0], HasSubstr("got others or none on some of them")) << written;
+      EXPECT_THAT(said[written], HasSubstr("got others or none on some of them")) << written;
+    }
+  }
+}
+
+TEST_P(NewValuesOver, AllRanksOfZeroTwoTrainAsOneProcess) {
+  const auto expected = trained_alone(halve);
+  run_ranks(3,
+            [&](ProcessGroup& group) {
+              auto net = sharded_mlp();
+              ShardedOptimizer<SGD> optimizer(net->parameters(), 0.1, group, {.gradients = true});
+              const auto forward = [&](const at::Tensor& x) {
+                return net->forward(x);
+              };
+              train(net, optimizer, group.rank(), 3, forward, [](Sequential& changed, int) {
+                halve(changed);
+              });
+              expect_near(net->parameters(), expected);
+            },
+            {.backend = GetParam()});
+}
+
+// Of ZeRO-1, where the wrapper averages over a host alone: hosts would train apart.
+TEST(ReplicatedGradients, ThatNobodyAveragesOverHostsAreRefused) {
+  const auto failures = failures_of_ranks(4, [](ProcessGroup& group) {
+    Hosts hosts(group);
+    auto net = sharded_mlp();
+    DistributedDataParallel model(net, hosts.inside);
+    ShardedOptimizer<SGD> optimizer(
+        net->parameters(), 0.1, hosts.inside, {.replicate_group = hosts.across});
+    train(net, optimizer, group.rank(), group.size(), model, [](Sequential&, int) {});
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure),
+                AllOf(HasSubstr("expected the same gradients on every rank"),
+                      HasSubstr("DistributedDataParallel")));
+}
+
+}  // namespace
+}  // namespace muster::testing
