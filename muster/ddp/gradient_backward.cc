@@ -68,6 +68,8 @@ void GradientReducer::State::on_gradient(size_t index) {
   on_backward();
   if (finds_unused() && torch::autograd::get_current_graph_task_id() != graph_id)
     refuse_from_inside(index);
+  if (!used_by_last.empty() && used_by_last[index] == 0)
+    refuse_of_earlier_forward(index);
   arrivals.check(index);
   if (!arrivals.any())
     views.take_back(model.trained().tensors);
@@ -104,6 +106,18 @@ void GradientReducer::State::refuse_from_inside(size_t index) const {
       "' from a backward inside the backward (rank ",
       group.job_rank(),
       "); set static_graph instead, which allows both them and unused parameters");
+}
+
+// The Reducer counts as unused what the last forward's graph does not have.
+void GradientReducer::State::refuse_of_earlier_forward(size_t index) const {
+  throw failed_precondition(
+      "DistributedDataParallel: expected find_unused_parameters with forwards that use the same "
+      "parameters, where one backward is of several, got a gradient of '",
+      arrivals.name(index),
+      "', which the last forward does not use (rank ",
+      group.job_rank(),
+      "); run forward and backward of all but the last inside no_sync(), or compute everything in "
+      "one forward");
 }
 
 void GradientReducer::State::refuse(size_t index, const char* why) const {
@@ -254,6 +268,7 @@ void GradientReducer::State::expect_nothing() {
   awaits_in_join = false;
   local_unseen = false;
   arrivals.clear();
+  used_by_last.clear();
   graph.reset();
   begun = false;
 }

@@ -311,6 +311,8 @@ void GradientReducer::State::after_reduced_forward(ForwardOutputs& outputs) {
     Tensors tensors;
     if (finds_unused())
       tensors = mapped(outputs, &ForwardOutput::tensor);
+    if (finds_unused() && expected == Expected::reduction)
+      used_by_last = parameter_uses(tensors, model.trained().tensors);
     parts.reducer->prepare_for_backward(tensors);
     if (finds_unused())
       join_outputs(outputs);

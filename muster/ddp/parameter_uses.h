@@ -1,6 +1,6 @@
 // How often a forward reads each parameter, as its graph shows it. A copy of a model reads what the
 // model reads, unless a member of some class was assigned, which no copy knows. Used by
-// DataParallel.
+// DataParallel, and by a reducer whose forwards differ.
 #pragma once
 
 #include <ATen/core/Tensor.h>

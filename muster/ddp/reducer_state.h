@@ -19,6 +19,7 @@
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/local_gradients.h"
 #include "muster/ddp/outputs.h"
+#include "muster/ddp/parameter_uses.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replica_check.h"
 #include "muster/ddp/replica_watch.h"
@@ -68,6 +69,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void on_gradient_elsewhere(size_t index);
   [[noreturn]] void refuse(size_t index, const char* why) const;
   [[noreturn]] void refuse_from_inside(size_t index) const;
+  [[noreturn]] void refuse_of_earlier_forward(size_t index) const;
   void after_graph();
   void after_graph_without_gradients();
   void meet_at_graph_end();
@@ -120,6 +122,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   bool local_unseen = false;    // a local forward had no output that can be watched
   GradientArrivals arrivals;    // of the reduced backward
   std::weak_ptr<void> graph;    // the running one, with our callback, which keeps this object alive
+  ParameterUses used_by_last;   // with find_unused_parameters: of several forwards, the last
   int graph_id = -1;            // autograd's number for it; those of backwards inside it are others
   bool begun = false;           // a reduced backward that has not ended well
   bool accumulated = false;     // gradients here that no reduction has made equal on all ranks
