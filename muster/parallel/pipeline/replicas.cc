@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/error.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensor_text.h"
@@ -99,26 +100,47 @@ std::vector<StageAverage*> Replicas::all() {
   return found;
 }
 
-// A replica's file may have other values than the first's, which equal gradients would keep
-// different.
+// All take the first replica's values, since equal gradients would keep others different. What
+// another alone has loaded would be lost.
 void Replicas::follow() {
-  const bool has_others =
-      !std::ranges::equal(known_, parameters_now(), [](const Known& one, const Known& other) {
-        return one.parameter.is_same(other.parameter) && one.has_gradients == other.has_gradients;
+  const std::vector<Known> now = parameters_now();
+  const bool has_replaced =
+      !std::ranges::equal(known_, now, [](const Known& one, const Known& other) {
+        return one.parameter.is_same(other.parameter);
       });
-  const bool has_other_memory =
-      any_of(all(), [](const StageAverage* some) { return some->has_other_memory(); });
-  Tensor found = at::full({2}, 0, kLong);
+  const bool has_others =
+      has_replaced ||
+      !std::ranges::equal(known_, now, {}, &Known::has_gradients, &Known::has_gradients);
+  const bool has_new_values = has_replaced || any_of(all(), [](const StageAverage* some) {
+                                return some->has_other_memory();
+                              });
+  Tensor found = at::full({3}, 0, kLong);
   found[0] = has_others ? 1 : 0;
-  found[1] = has_other_memory ? 1 : 0;
+  found[1] = has_new_values ? 1 + group_.job_rank() : 0;
+  found[2] = has_new_values && group_.rank() == 0 ? 1 : 0;
   group_.all_reduce(found, ReduceOp::max);
+  const auto one_past_loaded = found[1].item<int64_t>();
+  if (one_past_loaded != 0 && found[2].item<int64_t>() == 0)
+    refuse_values_of(one_past_loaded - 1);
   if (found[0].item<int64_t>() != 0)
     return take_parameters();
-  if (found[1].item<int64_t>() == 0)
+  if (one_past_loaded == 0)
     return;
   for (StageAverage* some : all())
     some->take_first();
   take_buffers();
+}
+
+void Replicas::refuse_values_of(int64_t job_rank) const {
+  throw invalid_argument(
+      "pipeline: expected new values of a stage (torch::load, replace_module) on the first of its "
+      "replicas, whose values all take, got them on rank ",
+      job_rank,
+      " and none on rank ",
+      group_.job_rank(0),
+      " (rank ",
+      group_.job_rank(),
+      "); load on all replicas");
 }
 
 void Replicas::finish() {

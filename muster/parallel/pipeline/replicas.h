@@ -3,6 +3,7 @@
 // Used only by pipeline.cc.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -24,7 +25,8 @@ class Replicas {
   Replicas(const PipelineStages& stages, ProcessGroup group, bool broadcasts_buffers);
 
   // Looks at what has happened to the parameters since the last call: other memory, other
-  // parameters, some frozen or unfrozen. Collective and throws: as above.
+  // parameters, some frozen or unfrozen. Collective and throws: as above, and for new values that
+  // the first replica does not have.
   void follow();
   // Returns at once. `stage` counts this rank's.
   void start(int stage) { averages_[stage].start(); }
@@ -49,6 +51,7 @@ class Replicas {
   void take_buffers();
   std::vector<Known> parameters_now() const;
   Terms terms() const;
+  [[noreturn]] void refuse_values_of(int64_t job_rank) const;
   std::vector<StageAverage*> all();
 
   const PipelineStages& stages_;
