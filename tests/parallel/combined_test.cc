@@ -249,6 +249,23 @@ TEST(Combined, ReplicasOfAPipelineTakeWhatTheFirstLoads) {
   });
 }
 
+// Its values would be lost.
+TEST(Combined, AnotherReplicasLoadIsAnErrorOnAllOfThem) {
+  const auto expected = losses_of_one_process(two_loads(whole_net));
+  const auto failures = failures_of_ranks(4, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    Mesh mesh(group, {{"dp", 2}, {"pp", 2}, {"tp", 1}});
+    train_and_load(mesh, one_f_one_b(2, kMicroBatches), mesh.rank("dp") == 1, expected);
+  });
+  for (const int rank : {0, 1, 2, 3})
+    EXPECT_THAT(
+        message_of(failures[static_cast<size_t>(rank)]),
+        HasSubstr(cat("on the first of its replicas, whose values all take, got them on rank ",
+                      2 + rank % 2,
+                      " and none on rank ",
+                      rank % 2)));
+}
+
 // What two replicas of a pipeline of two stages print that do this.
 std::string printed_by_replicas(const std::function<void(ProcessGroup&, Mesh&, Pipeline&)>& body) {
   ::testing::internal::CaptureStderr();
@@ -345,6 +362,32 @@ TEST(Combined, DividedLayersThatLoadFilesOfTorchSaveTrainAsOneProcess) {
             << step;
       }
     });
+  }
+}
+
+// Its own part is right, and the whole layer is of two files.
+TEST(Combined, ALoadOfDividedLayersOnOneRankIsAnErrorOnEachRank) {
+  for (const char* backend : {"shm", "gloo"}) {
+    for (const int rank_that_loads : {0, 1}) {
+      const auto failures =
+          failures_of_ranks(2,
+                            [&](ProcessGroup& group) {
+                              at::set_num_threads(1);
+                              auto net = blocks(0, kBlocks, group);
+                              const std::string file = saved(blocks(0, kBlocks, group, 6));
+                              for (int64_t step = 0; step < 3; ++step) {
+                                if (step == 2 && group.rank() == rank_that_loads)
+                                  load(net, file);
+                                net->forward(batch_of_step(step, "x")).square().mean().backward();
+                              }
+                            },
+                            {.backend = backend});
+      EXPECT_THAT(message_of(failures[static_cast<size_t>(rank_that_loads)]),
+                  HasSubstr("column_parallel: expected every rank of the group to load its part"));
+      EXPECT_THAT(message_of(failures[static_cast<size_t>(1 - rank_that_loads)]),
+                  HasSubstr("expected the same call on every rank"))
+          << backend;
+    }
   }
 }
 

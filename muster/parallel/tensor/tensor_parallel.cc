@@ -3,6 +3,7 @@
 // the ranks hold different tokens outside of the pair, and the sum becomes a reduce-scatter.
 #include "muster/parallel/tensor/tensor_parallel.h"
 
+#include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
@@ -134,6 +135,25 @@ void DividedLayer::load(torch::serialize::InputArchive& archive) {
     }
   }
   Module::load(archive);
+  has_loaded_ = true;
+}
+
+// Ranks that have not loaded are in another call, so that the group says on both sides that the
+// calls differ.
+void DividedLayer::meet_after_load() {
+  if (!std::exchange(has_loaded_, false) || group_.size() == 1)
+    return;
+  try {
+    group_.all_gather_bytes("", cat("of ranks that have loaded their part of a ", call_));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument)
+      throw;
+    throw invalid_argument(call_,
+                           ": expected every rank of the group to load its part, or none (rank ",
+                           group_.job_rank(),
+                           "); call torch::load on all of them before the next forward: ",
+                           error.message());
+  }
 }
 
 // It looks at the shape alone, so it costs a step nothing.
@@ -191,6 +211,7 @@ void ColumnParallelLinearImpl::require_own_parts() const {
 // All ranks call it together where the tokens are sharded, since it gathers them.
 Tensor ColumnParallelLinearImpl::forward(const Tensor& x) {
   require_own_parts();
+  meet_after_load();
   if (!options_.sequence_dim)
     same_input_.require("column_parallel", x, group_);
   const Tensor input = options_.sequence_dim ? gather_sequence(x, group_, *options_.sequence_dim)
@@ -265,6 +286,7 @@ void RowParallelLinearImpl::require_own_part() const {
 // it.
 Tensor RowParallelLinearImpl::forward(const Tensor& x) {
   require_own_part();
+  meet_after_load();
   const Tensor part = at::linear(x, weight);
   if (!options_.sequence_dim) {
     const Tensor sum = reduce_from_group(part, group_);

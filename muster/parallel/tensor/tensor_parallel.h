@@ -42,7 +42,8 @@ class DividedLayer : public torch::nn::Module {
   virtual WholeParameters gather_parameters() const = 0;
   // The elements of the undivided layer's parameters that this rank has, by its names.
   virtual TensorPieces pieces() const = 0;
-  // torch::save and torch::load, which refuses another rank's part.
+  // torch::save and torch::load, which refuses another rank's part. Load on all ranks of the group
+  // or on none: the next forward compares.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -50,12 +51,19 @@ class DividedLayer : public torch::nn::Module {
   // `call`: the function that makes such a layer.
   DividedLayer(const char* call, ProcessGroup group) : call_(call), group_(std::move(group)) {}
 
+  // In forward: the ranks meet where this one has loaded. Collective: then. Throws:
+  // invalid_argument where another has not.
+  void meet_after_load();
+
   // torch::load gives a parameter the shape that the file has. Throws: invalid_argument for another
   // length along `dim` than that of this rank's part.
   void require_part(const char* name, const at::Tensor& mine, int64_t dim, int64_t length) const;
 
   const char* call_;
   mutable ProcessGroup group_;
+
+ private:
+  bool has_loaded_ = false;  // since the last forward
 };
 
 struct ColumnOptions {
