@@ -62,13 +62,15 @@ BackendPtr split_parent(const ProcessGroup::State& state) {
 
 }  // namespace
 
-// A backend that compares calls compares shapes alone: there the lists are gathered.
+// A backend that compares calls compares shapes alone: there the lists are gathered. Elsewhere the
+// number makes each call a new one: lists that were made before would not be compared, and the
+// ranks would wait in groups of their own until the time limit.
 void ProcessGroup::agree_on_members(const Ints& ranks) {
   const auto mine = cat("[", join(ranks, ", "), "]");
   if (!state_->can.compares_calls) {
     ProcessGroupCall call("new_group", *this);
     call.without_tensors();
-    call.in_common([&] { return mine; });
+    call.in_common([&] { return cat(mine, ", number ", state_->sub_groups); });
     call.start_barrier(Caller::waits).wait();
     return;
   }

@@ -386,6 +386,60 @@ void sub_groups(ProcessGroup& group) {
   expect_error(ErrorCode::invalid_argument, "new_group", [&] { group.new_group({0, 0}); });
 }
 
+void expect_whole(ProcessGroup& group) {
+  group.barrier();
+  auto sum = torch::ones({5}, group.device());
+  group.all_reduce(sum);
+  expect_equal(sum, torch::full({5}, static_cast<float>(group.size())), "the sum after an error");
+}
+
+void sum_of_other_lengths(ProcessGroup& group, int64_t length) {
+  const bool is_last = group.rank() == group.size() - 1;
+  auto values = torch::ones({is_last ? length + 1 : length}, group.device());
+  expect_error(ErrorCode::invalid_argument, "expected the same call on every rank", [&] {
+    group.all_reduce(values);
+  });
+}
+
+// A program may catch the error, and go on. NCCL compares nothing.
+void calls_that_differ_leave_the_group_whole(ProcessGroup& group) {
+  if (group.size() == 1 || group.backend() == "nccl")
+    return;
+  for (const int64_t length : {4321, 54'321}) {
+    sum_of_other_lengths(group, length);
+    expect_whole(group);
+  }
+}
+
+// Ranks that have made the call before begin it at once, and have left it then.
+void a_call_that_some_have_begun_ends_the_group(ProcessGroup& group) {
+  if (group.size() == 1 || group.backend() == "nccl")
+    return;
+  std::vector<int> all(static_cast<size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  auto own = group.new_group(all);
+  auto known = torch::ones({4}, group.device());
+  own->all_reduce(known);
+  sum_of_other_lengths(*own, 4);
+  if (group.backend() == "shm")
+    expect_whole(*own);
+  else  // a rank has left the call itself, or hears that others have
+    expect_error(
+        group.rank() == group.size() - 1 ? ErrorCode::peer_failed : ErrorCode::failed_precondition,
+        "make a new one",
+        [&] { own->barrier(); });
+  expect_whole(group);
+}
+
+void lists_of_ranks_that_differ_are_an_error(ProcessGroup& group) {
+  if (group.size() == 1)
+    return;
+  const bool is_last = group.rank() == group.size() - 1;
+  const std::vector<int> list = is_last ? std::vector{1, 0} : std::vector{0, 1};
+  expect_error(ErrorCode::invalid_argument, "[1, 0]", [&] { group.new_group(list); });
+  expect_whole(group);
+}
+
 void bad_arguments(ProcessGroup& group) {
   const auto good = torch::ones({4}, group.device());
   expect_error(
@@ -569,6 +623,9 @@ const std::vector<ConformanceCheck>& conformance_checks() {
       {"Bytes", bytes},
       {"Barriers", barriers},
       {"SubGroups", sub_groups},
+      {"CallsThatDifferLeaveTheGroupWhole", calls_that_differ_leave_the_group_whole},
+      {"ACallThatSomeHaveBegunEndsTheGroup", a_call_that_some_have_begun_ends_the_group},
+      {"ListsOfRanksThatDifferAreAnError", lists_of_ranks_that_differ_are_an_error},
       {"BadArguments", bad_arguments},
       {"OutputsOverInputs", outputs_over_inputs},
       {"CopiesOfWorks", copies_of_works},
