@@ -134,6 +134,20 @@ class Checkpoint(unittest.TestCase):
         self.assertIn("2 in 1 tensor", self.muster("show", "x.safetensors"))
         self.assertIn("no checksum", self.muster("verify", "x.safetensors"))
 
+    def test_numbers_of_four_bits_and_scales_are_listed(self):
+        (self.folder / "x.safetensors").write_bytes(
+            safetensors({"layer.weight": ("F4", [4, 6], bytes(12)), "layer.scales": ("F8_E8M0", [4], bytes(4))}))
+        self.assertIn("28 in 2 tensors", self.muster("show", "x.safetensors"))
+        shown = json.loads(self.muster("show", "x.safetensors", "--json"))["files"][0]["tensors"]
+        self.assertEqual([(row["dtype"], row["shape"], row["bytes"]) for row in shown], [("F8_E8M0", [4], 4), ("F4", [4, 6], 12)])
+
+    def test_files_that_are_something_else_are_named(self):
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 12345\n"
+        for content, named in ((b"GGUF" + bytes(60), "a GGUF file"), (pointer, "git lfs pull")):
+            (self.folder / "x.safetensors").write_bytes(content)
+            for command in "show", "verify":
+                self.assertIn(named, self.muster(command, "x.safetensors", code=1))
+
     def test_a_folder_of_a_model_hub_is_one_model(self):
         hub = self.folder / "hub"
         hub.mkdir()

@@ -68,6 +68,26 @@ static_assert(StreamGivesSteps<StreamLoader<Counting>&>);
 static_assert(!StreamGivesSteps<StreamLoader<Counting>>);
 static_assert(!StreamGivesSteps<const StreamLoader<Counting>&>);
 
+// LibTorch's errors carry the frames of its stack.
+TEST(StreamLoader, AnErrorOfLibTorchIsOneLine) {
+  struct Shapeless : Stream<at::Tensor> {
+    struct Reader : StreamReader<at::Tensor> {
+      std::optional<at::Tensor> next() override {
+        return torch::ones({2, 3}).mm(torch::ones({2, 3}));
+      }
+    };
+    std::unique_ptr<StreamReader<at::Tensor>> open(const StreamPart&) const override {
+      return std::make_unique<Reader>();
+    }
+  };
+  for (const int64_t workers : {0, 1}) {
+    StreamLoader loader(Shapeless(), {.batch_size = 2, .workers = workers});
+    const std::string message = message_of([&] { loader.begin(); });
+    EXPECT_THAT(message, HasSubstr("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)"));
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
 TEST(StreamLoader, TakesBatchesFromTheWorkersInTurn) {
   StreamLoader loader(Counting(11), {.batch_size = 2, .workers = 2});
   EXPECT_THAT(batches_from(loader),

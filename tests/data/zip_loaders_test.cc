@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "muster/data/subset.h"
 #include "tests/data/divided.h"
 #include "tests/data/files.h"
@@ -35,6 +38,16 @@ void add(Read* to, const Read& more) {
   to->first.insert(to->first.end(), more.first.begin(), more.first.end());
   to->second.insert(to->second.end(), more.second.begin(), more.second.end());
 }
+
+// Loaders that are gone at the end of the line do not compile, nor does a range over such a zip.
+using Rows = DataLoader<TensorDataset>;
+template <class Zip>
+concept ZipGivesSteps = requires(Zip&& zip) { std::forward<Zip>(zip).steps(1); } ||
+                        requires(Zip&& zip) { std::forward<Zip>(zip).begin(); };
+static_assert(std::is_constructible_v<ZipLoaders<Rows, Rows>, Rows&, Rows&>);
+static_assert(!std::is_constructible_v<ZipLoaders<Rows, Rows>, Rows&, Rows>);
+static_assert(ZipGivesSteps<ZipLoaders<Rows, Rows>&>);
+static_assert(!ZipGivesSteps<ZipLoaders<Rows, Rows>>);
 
 TEST(ZipLoaders, GivesABatchOfEachAtItsOwnPace) {
   DataLoader labelled(test::numbered(4), {.batch_size = 2});
