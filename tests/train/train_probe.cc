@@ -3,6 +3,10 @@
 //
 //   train_probe bare        takes one step of a model that is not wrapped
 //   train_probe unreduced   the same, and says that it is meant
+//   train_probe seed | undivided | uneven | own
+//                           trains with a loader made by hand: each rank's seed is its own; all
+//                           ranks read everything, by mistake; they have unequal numbers of
+//                           batches; each rank's data is its own, as it says
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -98,14 +102,46 @@ void train_bare(muster::Context& ctx, bool unreduced) {
   std::printf("steps %ld\n", static_cast<long>(step.steps()));
 }
 
+void train_with(muster::Context& ctx, auto&& batches) {
+  muster::DistributedDataParallel model(torch::nn::Linear(16, 4), ctx.process_group());
+  torch::optim::SGD optimizer(model.parameters(), 0.01);
+  muster::TrainStep step(model, optimizer);
+  for (const auto& batch : batches)
+    step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
+  std::printf("steps %ld\n", static_cast<long>(step.steps()));
+}
+
+// Of 7 samples, one a batch, a rank of two has 4 and the other 3.
+void train_with_own_loader(muster::Context& ctx, const std::string& what) {
+  auto data = probe_data();
+  if (what == "undivided" || what == "own") {
+    if (what == "own")
+      data = {data.features() + ctx.rank(), data.labels()};
+    muster::DataLoader loader(data, {.batch_size = 8, .undivided = what == "own"});
+    return train_with(ctx, loader.steps(3));
+  }
+  const bool is_uneven = what == "uneven";
+  if (is_uneven)
+    data = {data.features().narrow(0, 0, 7), data.labels().narrow(0, 0, 7)};
+  muster::DistributedSampler sampler(data.size(),
+                                     {.num_replicas = ctx.world_size(),
+                                      .rank = ctx.rank(),
+                                      .seed = what == "seed" ? ctx.rank() : 0,
+                                      .pad = !is_uneven});
+  muster::DataLoader loader(data, sampler, {.batch_size = is_uneven ? 1 : 8});
+  train_with(ctx, loader.steps(6));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   return muster::run(argc, argv, [&](muster::Context& ctx) {
     at::set_num_threads(1);
-    if (!what.empty())
+    if (what == "bare" || what == "unreduced")
       return train_bare(ctx, what == "unreduced");
+    if (!what.empty())
+      return train_with_own_loader(ctx, what);
     for (const char* type : {"fp32", "bf16", "fp16"})
       train_probe(ctx, type);
   });
