@@ -440,6 +440,63 @@ TEST(Combined, AFileOfOneUndividedLayerIsAnErrorToo) {
 }
 
 // The norm over the ranks of dp would be that of one part, and another on each rank of tp.
+// Each rank's line search would be of its own part.
+TEST(Combined, LbfgsOverDividedLayersOrStagesIsRefusedInItsFirstStep) {
+  const auto step_by_lbfgs = [](const std::vector<at::Tensor>& parameters, const auto& loss_of) {
+    torch::optim::LBFGS optimizer(parameters, torch::optim::LBFGSOptions(0.1).max_iter(2));
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      return loss_of();
+    });
+  };
+  const std::vector<std::function<void(ProcessGroup&)>> programs = {
+      [&](ProcessGroup& group) {
+        auto net = blocks(0, kBlocks, group);
+        step_by_lbfgs(net->parameters(), [&] {
+          auto loss = torch::mse_loss(net->forward(batch_of_step(0, "x")), batch_of_step(0, "y"));
+          loss.backward();
+          return loss;
+        });
+      },
+      [&](ProcessGroup& group) {
+        torch::nn::Sequential stage(WholeBlock(whole_layers()[static_cast<size_t>(group.rank())]));
+        Pipeline pipeline(
+            {stage},
+            group,
+            {.schedule = one_f_one_b(2, kMicroBatches), .loss = mean_square, .share_loss = true});
+        step_by_lbfgs(pipeline.parameters(),
+                      [&] { return pipeline.step(batch_of_step(0, "x"), batch_of_step(0, "y")); });
+      }};
+  for (const auto& program : programs)
+    for (const auto& failure : failures_of_ranks(2, program))
+      EXPECT_THAT(message_of(failure), HasSubstr("that looks at each number alone, got LBFGS"));
+}
+
+// Frozen divided layers have a whole gradient of their input, alike on all ranks.
+TEST(Combined, LbfgsMayTrainAnInputOfFrozenDividedLayers) {
+  const auto trained = [](auto& net) {
+    for (auto& parameter : net->parameters())
+      parameter.requires_grad_(false);
+    auto x = batch_of_step(0, "x").clone().requires_grad_();
+    torch::optim::LBFGS optimizer({x}, torch::optim::LBFGSOptions(0.1).max_iter(4));
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      auto loss = torch::mse_loss(net->forward(x), batch_of_step(0, "y"));
+      loss.backward();
+      return loss;
+    });
+    return x.detach();
+  };
+  auto whole = whole_net();
+  const at::Tensor expected = trained(whole);
+  run_ranks(2, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    auto net = blocks(0, kBlocks, group);
+    const at::Tensor apart = (trained(net) - expected).abs().max();
+    EXPECT_LE(apart.item<double>(), 1e-3) << "of a change by 1.1";
+  });
+}
+
 TEST(Combined, ANormOfShardedPartsOfDividedLayersIsRefused) {
   run_ranks(4, [&](ProcessGroup& group) {
     at::set_num_threads(1);

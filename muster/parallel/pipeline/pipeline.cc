@@ -27,6 +27,7 @@
 #include "muster/ddp/gradient_reducer.h"
 #include "muster/ddp/local_gradients.h"
 #include "muster/optim/each_once.h"
+#include "muster/optim/lbfgs_caller.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/pipeline/batch_agreement.h"
 #include "muster/parallel/pipeline/checks.h"
@@ -482,6 +483,9 @@ Pipeline::~Pipeline() = default;
 Tensor Pipeline::step(const Tensor& input,
                       const Tensor& target,
                       const PipelineStepOptions& options) {
+  const ProcessGroup& group = state_->group;
+  if (group.size() > 1 && any_of(parameters_of(state_->stages), &Tensor::requires_grad))
+    optim::refuse_lbfgs_caller("pipeline", group.job_rank());
   const Tensor loss = state_->run_or_explain(input, target, true, options);
   ++state_->steps;
   return loss;

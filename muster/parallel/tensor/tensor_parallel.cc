@@ -8,8 +8,10 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/serialize/archive.h>
 
+#include "muster/base/contains.h"
 #include "muster/base/error.h"
 #include "muster/base/indices_of.h"
 #include "muster/base/lists.h"
@@ -17,6 +19,8 @@
 #include "muster/base/tensor_text.h"
 #include "muster/base/text_of.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
+#include "muster/optim/lbfgs_caller.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/tensor/cut_weights.h"
@@ -156,6 +160,16 @@ void DividedLayer::meet_after_load() {
   }
 }
 
+void DividedLayer::begin_forward() {
+  constexpr int64_t kLookedForwards = 2;
+  const bool is_trained = at::GradMode::is_enabled() && any_of(divided(), &Tensor::requires_grad);
+  if (is_trained && group_.size() > 1 && trained_forwards_ < kLookedForwards) {
+    ++trained_forwards_;
+    optim::refuse_lbfgs_caller(call_, group_.job_rank());
+  }
+  meet_after_load();
+}
+
 // It looks at the shape alone, so it costs a step nothing.
 void DividedLayer::require_part(const char* name,
                                 const Tensor& mine,
@@ -211,7 +225,7 @@ void ColumnParallelLinearImpl::require_own_parts() const {
 // All ranks call it together where the tokens are sharded, since it gathers them.
 Tensor ColumnParallelLinearImpl::forward(const Tensor& x) {
   require_own_parts();
-  meet_after_load();
+  begin_forward();
   if (!options_.sequence_dim)
     same_input_.require("column_parallel", x, group_);
   const Tensor input = options_.sequence_dim ? gather_sequence(x, group_, *options_.sequence_dim)
@@ -286,7 +300,7 @@ void RowParallelLinearImpl::require_own_part() const {
 // it.
 Tensor RowParallelLinearImpl::forward(const Tensor& x) {
   require_own_part();
-  meet_after_load();
+  begin_forward();
   const Tensor part = at::linear(x, weight);
   if (!options_.sequence_dim) {
     const Tensor sum = reduce_from_group(part, group_);

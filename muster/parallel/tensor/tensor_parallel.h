@@ -51,9 +51,10 @@ class DividedLayer : public torch::nn::Module {
   // `call`: the function that makes such a layer.
   DividedLayer(const char* call, ProcessGroup group) : call_(call), group_(std::move(group)) {}
 
-  // In forward: the ranks meet where this one has loaded. Collective: then. Throws:
-  // invalid_argument where another has not.
-  void meet_after_load();
+  // In forward. The ranks meet where this one has loaded. Collective: then. Throws:
+  // invalid_argument where another has not; failed_precondition if LBFGS calls one of the first
+  // forwards in which the layer is trained.
+  void begin_forward();
 
   // torch::load gives a parameter the shape that the file has. Throws: invalid_argument for another
   // length along `dim` than that of this rank's part.
@@ -63,7 +64,10 @@ class DividedLayer : public torch::nn::Module {
   mutable ProcessGroup group_;
 
  private:
-  bool has_loaded_ = false;  // since the last forward
+  void meet_after_load();
+
+  bool has_loaded_ = false;       // since the last forward
+  int64_t trained_forwards_ = 0;  // of which the caller was looked for
 };
 
 struct ColumnOptions {

@@ -196,7 +196,7 @@ void ParallelEmbeddingImpl::require_own_part() const {
 // All ranks call it together, with the same tokens.
 Tensor ParallelEmbeddingImpl::forward(const Tensor& tokens) {
   require_own_part();
-  meet_after_load();
+  begin_forward();
   expect_ids("ParallelEmbedding", "tokens", tokens, vocabulary_, group_);
   same_input_.require("parallel_embedding", tokens, group_);
   const OwnIds own = own_ids(tokens, vocabulary_, group_);
