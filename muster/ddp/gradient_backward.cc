@@ -223,7 +223,7 @@ void GradientReducer::State::after_graph_without_gradients() {
 // Ranks that join() has let go have counted other backwards, and have no gradients of their own.
 void GradientReducer::State::meet_at_graph_end() {
   const TrainedParameters& trained = model.trained();
-  const StepSamples samples = watch.take(trained, steps.backwards());
+  const StepSamples samples = watch.take(trained, steps.backwards(), model.in_training());
   const auto of_all = steps.compare(join ? StepSamples{} : samples);
   if (!join)
     watch.judge(of_all, trained);

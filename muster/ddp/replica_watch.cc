@@ -1,6 +1,7 @@
 // Weights are watched until they differ, gradients in the first steps only.
 #include "muster/ddp/replica_watch.h"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -37,6 +38,7 @@ ReplicaWatch::ReplicaWatch(const ProcessGroup& group, const DdpOptions& options)
     : group_(group),
       watches_weights_(options.check_steps && group.size() > 1 && !options.hook),
       watches_gradients_(options.check_steps && group.size() > 1),
+      watches_modes_(options.check_steps && group.size() > 1),
       watches_outside_(options.check_steps && group.size() > 1) {}
 
 void ReplicaWatch::look_outside() {
@@ -49,8 +51,12 @@ void ReplicaWatch::take_gradient(const Tensor& gradient) {
     gradient_ = sample_of(gradient);
 }
 
-StepSamples ReplicaWatch::take(const TrainedParameters& trained, int64_t backwards) {
-  StepSamples samples{.gradient = std::exchange(gradient_, {}), .outside = outside_.sample()};
+StepSamples ReplicaWatch::take(const TrainedParameters& trained,
+                               int64_t backwards,
+                               bool is_training) {
+  StepSamples samples{.mode = is_training ? ModelMode::training : ModelMode::evaluation,
+                      .gradient = std::exchange(gradient_, {}),
+                      .outside = outside_.sample()};
   if (watches_weights_)
     samples.weights = sample_of(trained.tensors[sampled_parameter(backwards, trained)]);
   return samples;
@@ -63,6 +69,8 @@ void ReplicaWatch::judge(const RankSteps& steps, const TrainedParameters& traine
     judge_weights(steps, trained);
   if (watches_gradients_)
     judge_gradients(steps);
+  if (watches_modes_)
+    judge_modes(steps);
   if (watches_outside_)
     judge_outside(steps);
 }
@@ -93,6 +101,29 @@ void ReplicaWatch::judge_gradients(const RankSteps& steps) {
   if (const auto twins = same_samples_.judge(gradients))
     warn(same_samples_warning(*twins, group_.job_rank()));
   watches_gradients_ = !same_samples_.is_decided();
+}
+
+// Dropout and running statistics are those of the mode, so each rank would train another model.
+void ReplicaWatch::judge_modes(const RankSteps& steps) {
+  const auto other = std::ranges::find_if(
+      steps, [&](const RankStep& step) { return step.samples.mode != steps.front().samples.mode; });
+  if (other == steps.end())
+    return;
+  watches_modes_ = false;
+  const auto text_of = [](const RankStep& step) {
+    const bool trains = step.samples.mode == ModelMode::training;
+    return cat(trains ? "training" : "evaluation", " on rank ", step.rank);
+  };
+  warn(cat("expected models in one mode on every rank, got ",
+           text_of(steps.front()),
+           " and ",
+           text_of(*other),
+           " at the end of backward ",
+           steps.front().backwards,
+           " (rank ",
+           group_.job_rank(),
+           "); call train() again after an evaluation on some ranks, or let evaluate() do it; "
+           "check_steps = false is for ranks that are to train apart"));
 }
 
 void ReplicaWatch::judge_outside(const RankSteps& steps) {

@@ -19,8 +19,11 @@
 
 namespace muster {
 
+enum class ModelMode : int64_t { unknown, training, evaluation };
+
 // What travels with a rank's counts; ReplicaWatch takes and judges it.
 struct StepSamples {
+  ModelMode mode = ModelMode::unknown;
   ValueSample weights = {};   // of the parameter whose turn it is
   ValueSample gradient = {};  // before the average
   LeavesSample outside = {};  // of the wrapped models

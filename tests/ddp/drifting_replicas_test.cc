@@ -20,6 +20,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using torch::nn::Sequential;
@@ -78,11 +79,26 @@ TEST(DriftingReplicas, AnOptimizerThatOneRankStepsTwiceIsSaid) {
   EXPECT_EQ(times(printed, kDrift), 1U) << printed;
 }
 
+// As after an evaluation by rank 0 alone that forgets train().
+TEST(DriftingReplicas, AModelInAnotherModeOnOneRankIsSaidOnce) {
+  const Plan plan{.before_step = [](Model& model, int rank, int step) {
+    if (rank == 0 && step == 2)
+      model.module()->eval();
+  }};
+  const auto printed = printed_by(plan);
+  EXPECT_EQ(times(printed, "expected models in one mode on every rank"), 1U) << printed;
+  EXPECT_THAT(
+      printed,
+      HasSubstr(
+          "got evaluation on rank 0 and training on rank 1 at the end of backward 3 (rank 0)"));
+  EXPECT_EQ(printed_by({.before_step = plan.before_step, .options = {.check_steps = false}}), "");
+}
+
 TEST(DriftingReplicas, EqualOnesAndThoseThatAreMeantToDifferAreNot) {
   const auto apart = [](int rank) {
     return 0.01 / (1 + rank);
   };
-  const auto nothing = Not(HasSubstr("equal weights"));
+  const auto nothing = Not(AnyOf(HasSubstr("equal weights"), HasSubstr("one mode")));
   EXPECT_THAT(printed_by({}), nothing);
   EXPECT_THAT(printed_by({.rate = apart, .options = {.check_steps = false}}), nothing);
   EXPECT_THAT(printed_by({.rate = apart, .options = {.hook = fp16_compression()}}), nothing);
