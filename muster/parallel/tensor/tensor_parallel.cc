@@ -227,7 +227,7 @@ Tensor ColumnParallelLinearImpl::forward(const Tensor& x) {
   require_own_parts();
   begin_forward();
   if (!options_.sequence_dim)
-    same_input_.require("column_parallel", x, group_);
+    same_input_.require("column_parallel", x, weight, group_);
   const Tensor input = options_.sequence_dim ? gather_sequence(x, group_, *options_.sequence_dim)
                                              : copy_to_group(x, group_);
   return at::linear(input, weight, bias);

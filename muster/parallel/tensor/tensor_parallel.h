@@ -92,7 +92,7 @@ class ColumnParallelLinearImpl : public DividedLayer {
                            ColumnOptions options = {});
 
   // Shapes: x [..., inputs], the same values on every rank, or this rank's part; returns [..., own
-  // outputs]. Collective: in backward, and in the first forwards that it follows; with a
+  // outputs]. Collective: in backward, and in the first forwards; with a
   // sequence_dim in all. Throws: invalid_argument, on every rank, for other values on one rank than
   // on another, on CPUs in these first forwards; as all calls below, for parameters that are not
   // this rank's part, as after torch::load of an undivided layer.

@@ -198,7 +198,7 @@ Tensor ParallelEmbeddingImpl::forward(const Tensor& tokens) {
   require_own_part();
   begin_forward();
   expect_ids("ParallelEmbedding", "tokens", tokens, vocabulary_, group_);
-  same_input_.require("parallel_embedding", tokens, group_);
+  same_input_.require("parallel_embedding", tokens, weight, group_);
   const OwnIds own = own_ids(tokens, vocabulary_, group_);
   const Tensor part =
       at::embedding(weight, own.index, padding_).masked_fill(own.foreign.unsqueeze(-1), 0);

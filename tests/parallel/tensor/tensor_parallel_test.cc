@@ -6,6 +6,9 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
+#include "muster/data/dataset.h"
+#include "muster/data/distributed_sampler.h"
+#include "muster/data/loader.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
 #include "muster/parallel/tensor/sequence_parallel.h"
@@ -14,6 +17,7 @@
 #include "muster/train/step.h"
 #include "tests/parallel/tensor/models.h"
 #include "tests/support/ranks.h"
+#include "tests/support/times.h"
 
 namespace muster::testing {
 namespace {
@@ -264,6 +268,58 @@ TEST_P(TensorParallelTest, OtherInputsOfRanksAreRefused) {
     const at::Tensor common = tensor_numbers({16, 6}, 40, at::kFloat);
     up(common * (1 + 1e-4 * group.rank()));
   });
+}
+
+// The evaluation's loader is another than the training's.
+TEST_P(TensorParallelTest, AnEvaluationOfEachRanksOwnSamplesIsRefused) {
+  run([](ProcessGroup& group) {
+    TensorMlp whole(at::kFloat);
+    torch::nn::Sequential model(column_parallel(whole.up, group), row_parallel(whole.down, group));
+    const TensorDataset data{tensor_numbers({8, 6}, 40, at::kFloat), torch::zeros({8})};
+    const auto mean_over = [&](int replicas, int replica) {
+      DistributedSampler sampler(
+          8, {.num_replicas = replicas, .rank = replica, .shuffle = false, .pad = false});
+      DataLoader loader(data, sampler, {.batch_size = 2});
+      double mean = 0;
+      for (const auto& batch : loader) {
+        const torch::NoGradGuard no_grad;
+        mean += model->forward(batch.features).mean().item<double>();
+      }
+      return mean;
+    };
+    for (int step = 0; step < 3; ++step)
+      model->forward(data.features());
+    const std::string said = tensor_refusal([&] { mean_over(group.size(), group.rank()); });
+    if (group.size() == 1)
+      EXPECT_EQ(said, "");
+    else
+      EXPECT_THAT(said, HasSubstr("got other values on rank 1 than on rank 0"));
+    mean_over(1, 0);
+  });
+}
+
+// One seed for an initialisation after the division gives all ranks the same outputs.
+TEST_P(TensorParallelTest, PartsThatAreInitialisedAlikeAreSaidOnce) {
+  const auto printed_with = [&](const auto& initialise) {
+    ::testing::internal::CaptureStderr();
+    run([&](ProcessGroup& group) {
+      TensorMlp whole(at::kFloat);
+      ColumnParallelLinear up = column_parallel(whole.up, group);
+      {
+        const torch::NoGradGuard no_grad;
+        initialise(up->weight);
+      }
+      for (int step = 0; step < 3; ++step)
+        up(tensor_numbers({16, 6}, 40, at::kFloat));
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  constexpr const char* kSaid = "column_parallel: expected another part of the weight";
+  const auto alike = printed_with(
+      [](const at::Tensor& w) { w.copy_(tensor_numbers(w.sizes().vec(), 3, at::kFloat)); });
+  EXPECT_EQ(times(alike, kSaid), GetParam().ranks > 1 ? 1U : 0U) << alike;
+  EXPECT_EQ(times(printed_with([](const at::Tensor& w) { w.fill_(0.5); }), kSaid), 0U);
+  EXPECT_EQ(times(printed_with([](const at::Tensor&) {}), kSaid), 0U);
 }
 
 // A parameter between the two layers sees one rank's part of them.
