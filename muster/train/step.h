@@ -102,7 +102,8 @@ class TrainStep : NoCopy {
   // optimizer without parameters of the models or with those of a frozen one, for a parameter that
   // the optimizers have twice, in a job of several ranks for one that no wrapped or sharded model
   // has (unless `unreduced`), for clip together with clip_norm, for go_back without its function,
-  // and for sharded gradients with clip_norm or without a group.
+  // for sharded gradients with clip_norm or without a group, and for divided layers whose steps may
+  // be left out without a group of all their ranks.
   TrainStep(StepModels models, Optimizers optimizers, const TrainStepOptions& options = {});
   // Logs an error for gradients that were not finite and that no call has told of yet. Blocking:
   // for the GPU.

@@ -138,12 +138,22 @@ void check_layer_parts(const Tensors& parameters, const TrainStepOptions& option
         "clip_grads_with_norm");
   }
   const bool scales = options.precision != nullptr && options.precision->scales();
-  if (scales && !options.group) {
-    throw invalid_argument(
-        "train step: expected a group with fp16 and divided layers, got none, so that "
-        "ranks would disagree on which steps to skip; pass .group, that of all ranks with "
-        "parts of the layers, such as mesh.all()");
-  }
+  const bool may_leave_out =
+      scales || is_one_of(options.on_nonfinite, OnNonfinite::skip, OnNonfinite::go_back);
+  const Ints agreeing = options.group ? options.group->job_ranks() : Ints();
+  const auto agrees = [&](int rank) {
+    return contains(agreeing, rank);
+  };
+  const bool all_agree = all_of(parameters, [&](const Tensor& parameter) {
+    return all_of(optim::ranks_of_layer_parts(parameter), agrees);
+  });
+  if (!may_leave_out || all_agree)
+    return;
+  throw invalid_argument(
+      "train step: expected a group of all ranks with parts of the divided layers, where fp16 or "
+      ".on_nonfinite leaves steps out, got ",
+      agreeing.empty() ? "none" : cat("that of ranks ", join(agreeing, ", ")),
+      ", so that ranks would disagree on which steps to skip; pass .group, such as mesh.all()");
 }
 
 void check_way_back(const TrainStepOptions& options) {

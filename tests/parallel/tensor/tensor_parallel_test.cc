@@ -10,6 +10,7 @@
 #include "muster/data/distributed_sampler.h"
 #include "muster/data/loader.h"
 #include "muster/ddp/distributed_data_parallel.h"
+#include "muster/parallel/mesh.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
 #include "muster/parallel/tensor/sequence_parallel.h"
 #include "muster/parallel/tensor/vocabulary_parallel.h"
@@ -267,6 +268,28 @@ TEST_P(TensorParallelTest, OtherInputsOfRanksAreRefused) {
     // The roundings of ranks may differ.
     const at::Tensor common = tensor_numbers({16, 6}, 40, at::kFloat);
     up(common * (1 + 1e-4 * group.rank()));
+  });
+}
+
+// A rank whose part alone has a gradient that is not finite would skip the step alone.
+TEST_P(TensorParallelTest, StepsThatARankWouldSkipAloneAreRefused) {
+  run([](ProcessGroup& group) {
+    TensorMlp whole(at::kFloat);
+    torch::nn::Sequential model(column_parallel(whole.up, group), row_parallel(whole.down, group));
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    Mesh mesh(group, {{"dp", 1}, {"tp", group.size()}});
+    const auto refusal_with = [&](const std::optional<ProcessGroup>& agreeing, OnNonfinite then) {
+      return tensor_refusal([&] {
+        TrainStep(model,
+                  optimizer,
+                  {.on_nonfinite = then, .go_back = {}, .group = agreeing, .unreduced = true});
+      });
+    };
+    const char* const expected = group.size() > 1 ? "ranks would disagree on which steps" : "";
+    EXPECT_THAT(refusal_with({}, OnNonfinite::skip), HasSubstr(expected));
+    EXPECT_THAT(refusal_with(mesh.group("dp"), OnNonfinite::skip), HasSubstr(expected));
+    EXPECT_EQ(refusal_with(mesh.group("tp"), OnNonfinite::skip), "");
+    EXPECT_EQ(refusal_with({}, OnNonfinite::stop), "");
   });
 }
 
