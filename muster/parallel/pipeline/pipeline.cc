@@ -413,8 +413,10 @@ Tensor Pipeline::State::run(const Tensor& input, const Tensor& target) {
   stats.waited_seconds = by.waited_seconds();
   if (trains && of_step.reduce)
     reduce_gradients();
-  if (averages)
+  if (averages) {
     replicas->compare_outside(std::exchange(leaves, {}));
+    replicas->compare_samples();
+  }
   if (trains)
     follow_gradients();
   const Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);

@@ -143,6 +143,11 @@ void Replicas::refuse_values_of(int64_t job_rank) const {
       "); load on all replicas");
 }
 
+void Replicas::start(int stage) {
+  samples_.take_gradients(stages_[stage].module->parameters());
+  averages_[stage].start();
+}
+
 void Replicas::finish() {
   if (shared_)
     shared_->start();
@@ -160,6 +165,10 @@ void Replicas::compare_outside(Tensors leaves) {
                   [&](const Tensor& leaf) { return own.contains(leaf.unsafeGetTensorImpl()); });
   }
   outside_.compare(group_);
+}
+
+void Replicas::compare_samples() {
+  samples_.compare(mapped(known_, &Known::parameter), group_);
 }
 
 }  // namespace muster

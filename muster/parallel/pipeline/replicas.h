@@ -13,6 +13,7 @@
 #include "muster/parallel/outside_watch.h"
 #include "muster/parallel/pipeline/gradients.h"
 #include "muster/parallel/pipeline/pipeline.h"
+#include "muster/parallel/pipeline/replica_samples.h"
 
 namespace muster {
 
@@ -29,7 +30,7 @@ class Replicas {
   // the first replica does not have.
   void follow();
   // Returns at once. `stage` counts this rank's.
-  void start(int stage) { averages_[stage].start(); }
+  void start(int stage);
   // Starts what several stages share. Blocking: until all averages are in grad(), and the first
   // replica's buffers here.
   void finish();
@@ -39,6 +40,8 @@ class Replicas {
   // Takes the leaves of a step's backwards. The first replica warns of a trained tensor that no
   // stage has, once it differs between them. Collective: yes, in the first steps.
   void compare_outside(Tensors leaves);
+  // Warns of replicas that train on the same samples, or apart. Collective: yes, on CPUs.
+  void compare_samples();
 
  private:
   // A parameter as the averages know it.
@@ -62,6 +65,7 @@ class Replicas {
   bool broadcasts_buffers_;
   bool has_compared_buffers_ = false;
   OutsideWatch outside_{"pipeline"};
+  ReplicaSamples samples_;
 };
 
 }  // namespace muster

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "muster/train/precision.h"
 #include "tests/support/ranks.h"
 #include "tests/support/seeding.h"
+#include "tests/support/times.h"
 
 namespace muster::testing {
 namespace {
@@ -206,6 +209,50 @@ TEST(PipelineReplicas, RefuseRanksWithOtherPartsOfALayer) {
     EXPECT_TRUE(divided->weight.equal(before));
     mesh.shutdown();
   });
+}
+
+// What two replicas of two stages print, of which each takes its batches by `part_of` and steps
+// with its `rate`.
+std::string printed_by_replicas(const std::function<int(int replica)>& part_of,
+                                const std::function<double(int replica)>& rate) {
+  ::testing::internal::CaptureStderr();
+  const auto inputs = inputs_of_steps(kSteps);
+  run_ranks(4, [&](ProcessGroup& group) {
+    Mesh mesh(group, {{"dp", 2}, {"pp", 2}});
+    auto stages = cut_into_stages(six_layers(), cut_at(6, {3}));
+    Pipeline pipeline({stages[mesh.rank("pp")]},
+                      mesh.group("pp"),
+                      {.schedule = gpipe(2, 2), .loss = mean_square});
+    pipeline.average_over(mesh.group("dp"));
+    torch::optim::SGD optimizer(pipeline.parameters(), rate(mesh.rank("dp")));
+    for (const at::Tensor& input : inputs) {
+      const auto mine = input.chunk(2)[part_of(mesh.rank("dp"))];
+      optimizer.zero_grad();
+      pipeline.step(mine, mine.narrow(1, 0, 2));
+      optimizer.step();
+    }
+    mesh.shutdown();
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(PipelineReplicas, AreWarnedOfTheSameSamplesAndOfOtherSteps) {
+  const auto own = [](int replica) {
+    return replica;
+  };
+  const auto one_rate = [](int) {
+    return 0.1;
+  };
+  EXPECT_EQ(printed_by_replicas(own, one_rate), "");
+  const std::string same = printed_by_replicas([](int) { return 0; }, one_rate);
+  EXPECT_EQ(times(same, "got the same gradients on ranks 0 and 2 in the first 3 steps"), 1U)
+      << same;
+  EXPECT_THAT(same, Not(HasSubstr("equal weights")));
+  const std::string apart =
+      printed_by_replicas(own, [](int replica) { return 0.1 / (1 + replica); });
+  EXPECT_EQ(times(apart, "expected equal weights in every replica, got others on rank 2"), 1U)
+      << apart;
+  EXPECT_THAT(apart, Not(HasSubstr("same gradients")));
 }
 
 TEST(PipelineReplicas, AWarningTellsOfReplicasThatNobodyAverages) {
