@@ -73,6 +73,7 @@ void StandardScalerImpl::reset() {
   variance_ = register_buffer("variance", at::ones({num_features_}, kDouble));
   samples_ = register_buffer("samples", at::zeros({}, kLong));
   is_fitted_ = false;
+  is_of_all_ranks_ = false;
 }
 
 void StandardScalerImpl::check_shape(const Tensor& features) const {
@@ -96,7 +97,12 @@ void StandardScalerImpl::fit(const Tensor& features) {
   fit_rows(1, [&](const Tensor&) { return features; });
 }
 
+// The next reduce() would count what all ranks have learnt once for each of them.
 void StandardScalerImpl::partial_fit(const Tensor& features) {
+  if (is_of_all_ranks_)
+    throw failed_precondition(
+        "standard scaler: expected no partial_fit() after reduce(), got one beside the samples of "
+        "all ranks; call reduce() once, after the last, or reset() to begin anew");
   const Tensor rows = by_feature(features).detach();
   if (rows.size(0) == 0)
     return;
@@ -129,11 +135,12 @@ void StandardScalerImpl::reduce_by(const std::function<Tensor(const Tensor&)>& s
 }
 
 StandardScalerImpl::Learnt StandardScalerImpl::forget() {
-  Learnt before{mean_.clone(), variance_.clone(), samples_.clone()};
+  Learnt before{mean_.clone(), variance_.clone(), samples_.clone(), is_of_all_ranks_};
   mean_.zero_();
   variance_.fill_(1);
   samples_.zero_();
   is_fitted_ = false;
+  is_of_all_ranks_ = false;
   return before;
 }
 
@@ -141,6 +148,7 @@ void StandardScalerImpl::put_back(const Learnt& learnt) {
   mean_.copy_(learnt.mean);
   variance_.copy_(learnt.variance);
   samples_.copy_(learnt.samples);
+  is_of_all_ranks_ = learnt.is_of_all_ranks;
 }
 
 void StandardScalerImpl::check_fitted() {

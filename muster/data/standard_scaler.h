@@ -61,7 +61,7 @@ class StandardScalerImpl : public torch::nn::Cloneable<StandardScalerImpl> {
   }
   // As fit(), beside what it knows already: for data that come batch by batch. The result is that
   // of all of them together. Over ctx.loader each rank sees its own samples: call reduce() then, or
-  // the ranks train on data of different scales.
+  // the ranks train on data of different scales. Throws: also failed_precondition after reduce().
   void partial_fit(const at::Tensor& features);
   // Makes what each rank of a ProcessGroup has learnt that of all their samples together. Call it
   // once, after the last partial_fit(); a rank may have seen no sample. Collective: yes.
@@ -73,6 +73,7 @@ class StandardScalerImpl : public torch::nn::Cloneable<StandardScalerImpl> {
       group.all_reduce(sum);
       return sum.to(mine.device());
     });
+    is_of_all_ranks_ = group.size() > 1;
   }
 
   // (features - mean) / deviation, in the type of floating-point features; others become float32.
@@ -119,6 +120,7 @@ class StandardScalerImpl : public torch::nn::Cloneable<StandardScalerImpl> {
 
   struct Learnt {
     Tensor mean, variance, samples;
+    bool is_of_all_ranks = false;
   };
   Learnt forget();
   void put_back(const Learnt& learnt);
@@ -129,6 +131,7 @@ class StandardScalerImpl : public torch::nn::Cloneable<StandardScalerImpl> {
   int64_t num_features_;
   Tensor mean_, variance_, samples_;  // buffers
   bool is_fitted_ = false;            // as seen last: a GPU is asked once
+  bool is_of_all_ranks_ = false;      // since reduce()
 };
 TORCH_MODULE(StandardScaler);
 

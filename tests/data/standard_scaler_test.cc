@@ -85,6 +85,11 @@ TEST(StandardScaler, RanksLearnWhatOneLearns) {
     at::Tensor of_rank0 = first.clone();
     group.broadcast(of_rank0, 0);
     EXPECT_TRUE(of_rank0.equal(first));
+    EXPECT_THAT(message_of([&] { scaler->partial_fit(data.features()); }),
+                HasSubstr("expected no partial_fit() after reduce()"));
+    scaler->fit(data);
+    scaler->partial_fit(data.features());
+    EXPECT_EQ(scaler->samples(), 2000);
     StandardScaler of_none(5);
     of_none->reduce(group);
     EXPECT_EQ(of_none->samples(), 0);
