@@ -152,8 +152,7 @@ def send_call(connection: Connection, call: Optional[Call]) -> None:
 
 def answer_of(connection: Connection, note: Callable[[Dict[str, Any]], None] = lambda answer: None,
               note_folder: Callable[[str], None] = lambda folder: None) -> Dict[str, Any]:
-    """Of a started process. It goes on, and may end, once its answer was noted. Before it, one that makes its folder may say that it has
-    another."""
+    """Of a started process. It goes on, and may end, once its answer was noted. Before it, one that has made its folder says which."""
     answer: Dict[str, Any] = connection.recv()
     if answer["kind"] == "folder":
         note_folder(answer["folder"])

@@ -62,7 +62,7 @@ def _work_in(connection: Connection, call: Call) -> str:
     """The task's own folder, the same in every start. The program knows of the folder of its log, which all tasks share. A warm worker makes
     the folder, and removes it: the executor has many workers, and would do that with its lock held."""
     folder = own_folder(call.folder) if call.makes_folder else call.folder
-    if folder != call.folder:
+    if call.makes_folder:
         connection.send({"kind": "folder", "folder": folder})
     os.environ["MUSTER_TASK_DIR"] = folder
     if not call.makes_folder:

@@ -131,9 +131,8 @@ class Task:
         self.future.log = log
 
     def take_folder(self) -> None:
-        """Before its call goes to such a process, which makes the folder in the first start."""
+        """Before its call goes to such a process, which makes the folder unless one of an earlier start has told that it had."""
         self.makes_folder = not self.own
-        self.own = [self.folder]
 
     def note_folder(self, folder: str) -> None:
         self.folder, self.own = folder, [folder]

@@ -5,13 +5,24 @@ import atexit
 import concurrent.futures
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, List, Set
+from typing import TYPE_CHECKING, Any, Iterable, List, Set, TypeVar
 
 from muster._streams import say
 from muster.errors import text_of
 
 if TYPE_CHECKING:
     from muster._task import TaskFuture
+
+_Member = TypeVar("_Member")
+
+
+def _members_of(members: Iterable[_Member]) -> List[_Member]:
+    """Of a set to which another thread, or the garbage collector, may add one meanwhile: then it is read once more."""
+    while True:
+        try:
+            return list(members)
+        except RuntimeError:
+            continue
 
 
 class Unasked:
@@ -49,7 +60,7 @@ class Unasked:
 
     def note_all(self) -> None:
         """The program ends, and with it all futures."""
-        for future in list(self._failed):
+        for future in _members_of(self._failed):
             error = None if future.is_known else concurrent.futures.Future.exception(future)
             future.is_known = True
             if error is not None:
@@ -63,6 +74,6 @@ _with_more: Set[Unasked] = set()
 @atexit.register
 def _tell_of_all() -> None:
     """Futures that the program still has would go one by one after this, when much of Python is gone."""
-    for unasked in [*_all, *_with_more]:
+    for unasked in [*_members_of(_all), *_members_of(_with_more)]:
         unasked.note_all()
         unasked.tell_of_more()

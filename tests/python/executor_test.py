@@ -263,6 +263,48 @@ class Tasks(PackageCase):
         told = [re.sub("ValueError: of .", "ValueError", line.partition(" See ")[0]).removeprefix("muster.Executor: warning: ") for line in err.splitlines()]
         self.assertEqual(told, [one, "of one", more.format(4), "of the executor", "of the program", one, more.format(8)], err)
 
+    def test_failures_that_come_while_they_are_counted_disturb_nothing(self):
+        self.must_print(script("""
+            import threading
+            from muster._task import TaskFuture
+            from muster._unasked import Unasked
+            sys.setswitchinterval(1e-6)
+            unasked, kept, is_over = Unasked(), [], threading.Event()
+            def fail():
+                while not is_over.is_set():
+                    kept.append(TaskFuture())
+                    kept[-1].unasked, kept[-1].is_known = unasked, True
+                    kept[-1].set_exception(ValueError())
+            thread = threading.Thread(target=fail)
+            thread.start()
+            try:
+                while len(kept) < 20000: unasked.note_all()
+            finally:
+                is_over.set()
+                thread.join()
+            print("all are counted")
+            """), "all are counted\n")
+
+    def test_a_start_that_died_before_it_had_its_folder_gets_one_of_its_own(self):
+        """Another executor of the same run's folder has made one of that name meanwhile."""
+        code, out, err = self.run_script(script("""
+            def where(): return os.path.basename(os.environ["MUSTER_TASK_DIR"])
+            if __name__ == "__main__":
+                pathlib.Path("sitecustomize.py").write_text('\\n'.join([
+                    "import os, pathlib",
+                    "mkdir = os.mkdir",
+                    "def of_another(path, *more):",
+                    "    mkdir(path, *more)",
+                    "    if path.endswith('-one') and not pathlib.Path('died').exists():",
+                    "        pathlib.Path('died').touch()",
+                    "        os._exit(1)",
+                    "os.mkdir = of_another"]))
+                os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
+                with muster.Executor(cpu_slots=1, warm=True, run_dir="run") as pool:
+                    print(pool.submit(where, name="one", retries=1).result(), pathlib.Path("died").exists())
+            """))
+        self.assertEqual((code, out), (0, "1-one.2 True\n"), err)
+
     def test_an_exception_that_cannot_be_made_again_is_told(self):
         self.must_print(script("""
             import threading
