@@ -58,6 +58,11 @@ constexpr int kHostWatch = -1;  // the number of its child; the agents' are numb
 constexpr milliseconds kLookForTheEndEvery{250};
 constexpr int kEndOfSsh = 255;  // the exit code of ssh itself; others are those of its command
 
+// A signal ends the process of this machine: ssh passes on none that has ended its command.
+bool is_of_ssh(const ChildExit& exit) {
+  return exit.signal != 0 || exit.exit_code == kEndOfSsh || !exit.failed();
+}
+
 // Asks --host-discovery for the first hosts, where none are listed. Blocking: until it has
 // answered.
 RemoteOptions with_hosts(RemoteOptions remote, const ClusterOptions& cluster) {
@@ -264,9 +269,8 @@ class RemoteJob {
     const bool has_left = !exit.failed() && coordinator_->has_joined(without_user(agent.host.name));
     if (has_left || is_ending())
       return;
-    const bool is_end_of_ssh =
-        !agent.address.empty() && (exit.exit_code == kEndOfSsh || !exit.failed());
-    const auto what = describe_loss(agent, exit, is_end_of_ssh);
+    const bool is_end_of_ssh = !agent.address.empty() && is_of_ssh(exit);
+    const std::string what = describe_loss(agent, exit, is_end_of_ssh);
     if (can_do_without()) {
       log_warning(what);
       return;
@@ -288,18 +292,17 @@ class RemoteJob {
 
   // Says of an agent that should not have ended how it did, and what to look at.
   std::string describe_loss(const Agent& agent, const ChildExit& exit, bool is_end_of_ssh) const {
-    const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
-                                             : cat("exit code ", exit.exit_code);
+    const std::string how = exit.signal != 0 ? cat(" was killed by ", signal_name(exit.signal))
+                                             : cat(" ended with exit code ", exit.exit_code);
     const bool has_joined = coordinator_->has_joined(without_user(agent.host.name));
     const char* const too_early =
         is_end_of_ssh ? " before the agent there had joined" : " before it had joined";
-    const auto what = cat("host ",
-                          agent.host.name,
-                          ": ",
-                          is_end_of_ssh ? "ssh" : "its agent",
-                          " ended with ",
-                          how,
-                          has_joined ? "" : too_early);
+    const std::string what = cat("host ",
+                                 agent.host.name,
+                                 ": ",
+                                 is_end_of_ssh ? "ssh" : "its agent",
+                                 how,
+                                 has_joined ? "" : too_early);
     if (is_end_of_ssh)
       return cat(what, "; ", advice_for_ssh(remote_.ssh, agent.host.name));
     const bool is_elsewhere = !agent.address.empty();

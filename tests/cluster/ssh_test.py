@@ -231,6 +231,23 @@ class Ssh(HostsCase):
         self.assertEqual(code, 0, process.stderr.read())
         self.nothing_is_left()
 
+    def test_an_ssh_that_is_killed_is_no_end_of_its_agent(self):
+        for flags, code in (((), 1), (("--nnodes", "1:2"), 0)):
+            with self.subTest(flags=flags):
+                go = self.world.folder / "go"
+                process = self.start_on("a:1,b:1", "sh", "-c", "echo up; until [ -e go ]; do sleep 0.1; done", flags=flags)
+                for _ in range(2):
+                    self.assertIn("up", process.stdout.readline())
+                ssh = [pid for pid in self.world["a"].processes() if b"ssh" in cmdline(pid) and b"agent" in cmdline(pid)]
+                self.assertEqual(len(ssh), 1)
+                os.kill(ssh[0], signal.SIGKILL)
+                self.assertIn("host b: ssh was killed by SIGKILL; check that `", process.stderr.readline())
+                go.touch()
+                self.assertNotIn("its agent", process.communicate(timeout=60)[1])
+                self.assertEqual(process.returncode, code)
+                go.unlink()
+                self.nothing_is_left()
+
     def test_hosts_from_a_command(self):
         hosts = self.world.folder / "now.txt"
         hosts.write_text("a slots=1\n")
