@@ -179,9 +179,15 @@ std::string doubt_about(const RankExits& exits, const RankExit& first) {
   if (cause.index != 0 || cause.others.empty())
     return "";
   const auto others = mapped(cause.others, [&](const size_t i) { return failures[i]->rank; });
+  const bool alike = all_of(cause.others, [&](const size_t i) {
+    return failures[i]->exit_code == first.exit_code && failures[i]->signal == first.signal;
+  });
   const Ints ended = ended_by_muster(exits);
-  auto doubt =
-      cat("not certain: ", rank_list(others), " ended alike in the same moment, and said no more");
+  auto doubt = cat("not certain: ",
+                   rank_list(others),
+                   " ended ",
+                   alike ? "alike " : "",
+                   "in the same moment, and said no more");
   if (!ended.empty())
     doubt += cat("; or they lost ", rank_list(ended), ", which muster ended then");
   return doubt;

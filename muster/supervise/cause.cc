@@ -1,6 +1,7 @@
 // How it works: each end gets a weight, from what the process has told of itself and from how many
 // others ended in the same way. The lowest weight is the cause. Ends of the same weight are told
-// apart by the order of death only, and the answer names them too.
+// apart by the order of death only, and the answer names them too, as it does an exit code beside a
+// signal where there are too few ends for an odd one out.
 #include "muster/supervise/cause.h"
 
 #include <signal.h>
@@ -84,6 +85,12 @@ Weight weight_of(const End& end, const Counts& counts) {
   return end.signal != 0 ? Weight::odd_signal : Weight::odd_code;
 }
 
+// Of two or three that told nothing, an exit code may be what made another abort, or write to nobody.
+bool may_precede(Weight code, Weight signal) {
+  return is_one_of(code, Weight::code, Weight::common_code) &&
+         is_one_of(signal, Weight::aborted, Weight::broken_pipe);
+}
+
 }  // namespace
 
 bool is_crash(int signal) {
@@ -101,9 +108,9 @@ Cause cause_among(const std::vector<End>& ends) {
   // Each end of such a weight is a cause of its own, so the first of them has no rivals.
   if (is_one_of(*first, Weight::killed, Weight::own_error))
     return cause;
-  // The first of the lowest weight is the cause, so its rivals come after it.
-  for (size_t i = cause.index + 1; i < weights.size(); ++i) {
-    if (weights[i] == *first)
+  const bool is_few = !has_crowd(counts);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (i != cause.index && (weights[i] == *first || (is_few && may_precede(weights[i], *first))))
       cause.others.push_back(i);
   }
   return cause;

@@ -30,7 +30,7 @@ struct End {
 
 struct Cause {
   size_t index = 0;
-  // These may as well be the cause: nothing but the order of death tells them apart.
+  // These may as well be the cause: the order of death tells them apart, or a signal from a code.
   Indices others{};
   bool is_known = true;  // false: all failed of the loss of another
 };

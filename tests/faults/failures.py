@@ -58,11 +58,13 @@ def slow_cause(place):
     return "'failed of the loss of another rank', and rank 1 to look at"
 
 
-@row(77, "ranks end alike in one moment, and say nothing", "that which was first is not certain")
-def alike(place):
-    """All end while the launcher is stopped, so that it sees their ends at once."""
-    job = place.start("run", "-q", "-n", "4", *sh("echo $$ >pid.new$RANK; mv pid.new$RANK pid$RANK; until [ -e go ]; do sleep 0.02; done; exit 1"))
-    pids = [place.folder / f"pid{rank}" for rank in range(4)]
+def ended_in_one_moment(place, ranks, last_words):
+    """All end while the launcher is stopped, so that it sees their ends at once: its exit code and what it says."""
+    for left in [place.folder / "go", *place.folder.glob("pid*")]:
+        left.unlink(missing_ok=True)
+    job = place.start("run", "-q", "-n", str(ranks), *sh(
+        f"echo $$ >new.pid$RANK; mv new.pid$RANK pid$RANK; until [ -e go ]; do sleep 0.02; done; {last_words}"))
+    pids = [place.folder / f"pid{rank}" for rank in range(ranks)]
     wait_for(lambda: all(pid.exists() for pid in pids), 60)
     job.send_signal(signal.SIGSTOP)
     wait_for(lambda: state_of(job.pid) == "T", 60)
@@ -70,7 +72,17 @@ def alike(place):
     wait_for(lambda: all(state_of(pid.read_text().strip()) == "Z" for pid in pids), 60)
     job.send_signal(signal.SIGCONT)
     err = job.communicate(timeout=60)[1].decode()
-    expect(job.returncode == 1 and re.search(r"cause     not certain: ranks? [\d, ]+ ended alike in the same moment", err), err)
+    return job.returncode, err
+
+
+@row(77, "ranks end in one moment, and say nothing", "that which was first is not certain")
+def alike(place):
+    code, err = ended_in_one_moment(place, 4, "exit 1")
+    expect(code == 1 and re.search(r"cause     not certain: ranks? [\d, ]+ ended alike in the same moment", err), err)
+    for signal_name, code_of_signal in (("ABRT", 134), ("PIPE", 141)):
+        for code_of_other in (1, 3):
+            code, err = ended_in_one_moment(place, 2, f"[ $RANK = 0 ] && exit {code_of_other}; kill -{signal_name} $$")
+            expect(code == code_of_signal and "cause     not certain: rank 0 ended in the same moment, and said no more" in err, err)
     return "the others are listed with it"
 
 

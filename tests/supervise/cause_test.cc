@@ -79,5 +79,20 @@ TEST(CauseAmong, SaysWhatItDoesNotKnow) {
               IsEmpty());
 }
 
+TEST(CauseAmong, OfAFewASignalBesideACodeIsNotCertain) {
+  for (const int signal : {SIGABRT, SIGPIPE}) {
+    for (const int exit_code : {1, 3}) {
+      EXPECT_THAT(cause_among({code(exit_code), signalled(signal)}).others, ElementsAre(0));
+      EXPECT_THAT(cause_among({signalled(signal), code(exit_code)}).others, ElementsAre(1));
+      std::vector<End> eight(7, signalled(signal));
+      eight.push_back(code(exit_code));
+      EXPECT_THAT(cause_among(eight).others, IsEmpty()) << "the odd one out is known";
+      EXPECT_THAT(
+          cause_among({signalled(signal), code(exit_code, Account::lost_peer)}).others, IsEmpty());
+    }
+  }
+  EXPECT_THAT(cause_among({signalled(SIGPIPE), signalled(SIGABRT)}).others, IsEmpty());
+}
+
 }  // namespace
 }  // namespace muster
