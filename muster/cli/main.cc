@@ -28,6 +28,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/nearest.h"
 #include "muster/base/patient_write.h"
+#include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/version.h"
@@ -38,6 +39,7 @@
 #include "muster/cli/end_with.h"
 #include "muster/cli/manual.h"
 #include "muster/cli/unknown_flag.h"
+#include "muster/launch/shortage_note.h"
 #include "muster/cli/value_flags.h"
 #include "muster/launch/launch.h"
 #include "muster/supervise/first_process.h"
@@ -225,6 +227,12 @@ int end_without_reader() {
   return 128 + SIGPIPE;
 }
 
+// Threads are short where processes are. The program that has started this one may wait for more.
+int complain_of_shortage(const std::string& who, const std::string& text) {
+  leave_shortage_note(text);
+  return complain(who, text, kOtherError);
+}
+
 // Prints what --help and --version ask for as all else is printed: what does not come out is said.
 void parse_or_show(CLI::App& app, Strings args) {
   try {
@@ -243,6 +251,7 @@ int parse_and_run(CLI::App& app,
                   Strings args,
                   const std::string& who) {
   try {
+    take_shortage_note();
     end_with_parent();
     int exit_code = 0;
     for (const Command& command : commands)
@@ -261,10 +270,12 @@ int parse_and_run(CLI::App& app,
     return complain(who, text_or(unknown, wrong), kUsageError);
   } catch (const ReaderGone&) {
     return end_without_reader();
+  } catch (const Shortage& error) {
+    return complain_of_shortage(who, error.what());
   } catch (const Error& error) {
     return complain(who, error.what(), exit_code_of(error));
   } catch (const std::system_error& error) {
-    return complain(who, name_the_limit(error), kOtherError);
+    return complain_of_shortage(who, name_the_limit(error));
   } catch (const std::bad_alloc&) {
     return complain(who, kNoMemory, kOtherError);
   } catch (const std::exception& error) {

@@ -26,6 +26,7 @@
 #include "muster/launch/rank_starts.h"
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
+#include "muster/launch/shortage_note.h"
 #include "muster/launch/source_lines.h"
 #include "muster/launch/successors.h"
 #include "muster/supervise/descendants.h"
@@ -277,6 +278,7 @@ class LocalRanks {
       processes_.kill_all();
       throw;
     }
+    forget_shortage_note();
     early_end_.emplace(processes_, starts_, specs_.size(), rules_.early_end_after);
     stopped_.emplace(processes_, starts_, specs_.size(), rules_.stopped_for);
     if (rules_.replacing != nullptr) {

@@ -1,11 +1,19 @@
 // `muster tasks` by the real program: what tasks get and leave, and what is told of it. How runs go
 // on is tasks_resume_test.cc's part.
 #include <gmock/gmock.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "muster/base/clock.h"
+#include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster_program.h"
 #include "tasks_program.h"
@@ -354,6 +362,57 @@ TEST(Tasks, ARunThatCanNeverBeginEnds) {
               AllOf(HasSubstr("expected to start a task, got no room for any in 1.0s"),
                     HasSubstr("raise the limit of processes (ulimit -u"),
                     HasSubstr("--resume")));
+}
+
+// How often the text has the part.
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != npos; at = text.find(part, at + 1))
+    ++count;
+  return count;
+}
+
+// Runs six tasks, of which some cannot begin until others have ended. These wait for that.
+void expect_all_to_begin(int limit, int place, const std::string& ranks) {
+  const ScratchFolder folder;
+  folder.write("s.toml",
+               cat("[[task]]\nname = 't{i}'\neach = { i = '1..6' }\nneeds = { cpus = 1 }\n"
+                   "argv = ['sh', '-c', ': <gate']\n",
+                   ranks));
+  const std::string gate = folder.path() + "/gate";
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  ASSERT_EQ(::chmod(gate.c_str(), 0666), 0);
+  Program run = with_few_processes(
+      limit, place, "tasks --cpus 60 --run-dir run --json s.toml 2>said", folder);
+  const auto said = [&] {
+    return try_read_file(folder.path() + "/said").value_or("");
+  };
+  for (const Deadline deadline(std::chrono::seconds(60));
+       !has_text(said(), "could not begin") && !deadline.passed();)
+    ::usleep(10'000);
+  const Fd opened(::open(gate.c_str(), O_RDWR | O_CLOEXEC));
+  const Ran ran = run.finish();
+  EXPECT_EQ(ran.code, 0) << said();
+  EXPECT_THAT(said(), AllOf(HasSubstr("could not begin ("), HasSubstr("ulimit -u")));
+  const json document = json::parse(ran.out);
+  for (const json& task : document["tasks"]) {
+    EXPECT_EQ(task["attempts"].size(), 1U);
+    const auto name = task["name"].get<std::string>();
+    EXPECT_LE(count_of(said(), name + " could not begin"), 1U) << said();
+  }
+}
+
+TEST(Tasks, AStartThatFindsNoProcessesWaits) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "another user is needed, who has no process";
+  expect_all_to_begin(7, 3, "");
+}
+
+// The ranks are a launcher's, whose exit code cannot tell that it found no processes.
+TEST(Tasks, RanksThatFindNoProcessesWait) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "another user is needed, who has no process";
+  expect_all_to_begin(18, 4, "ranks = 2\n");
 }
 
 }  // namespace

@@ -6,21 +6,30 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "muster/base/contains.h"
+#include "muster/base/fd.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
 #include "muster/base/memory_group.h"
 #include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_plan.h"
+#include "muster/launch/shortage_note.h"
 #include "muster/placement/plan_json.h"
 
 namespace muster {
+
+namespace {
+
+constexpr size_t kLongestNote = 4096;
+
+}  // namespace
 
 LocalHost::LocalHost(const DevicePool& pool, LocalHostOptions options)
     : pool_(pool),
@@ -83,7 +92,14 @@ void LocalHost::start(const StartOrder& order) {
                      .inherit_fds = lease_fds(running.leases)};
   if (!pool_.inventory().simulated)  // else its CPUs are not this machine's
     child.cpus = order.where->bound;
+  const auto note = base + ".shortage";
+  if (task.ranks > 1) {
+    ::unlink(note.c_str());  // of a run that was killed
+    child.environment[kShortageNote] = note;
+  }
   processes_.spawn(order.id, task.name, std::move(child));
+  if (task.ranks > 1)
+    notes_[order.id] = note;
   if (!running.gpus.empty())
     running_[order.id] = std::move(running);
 }
@@ -103,10 +119,22 @@ TaskEnds LocalHost::wait(OptionalTime until) {
     const bool killed = exit.exit.signal == SIGKILL && exit.exit.sent_signal == 0;
     TaskEnd end{.exit = std::move(exit)};
     end.out_of_memory = killed && ran_out_of_memory();
+    take_shortage(end);
     ends.push_back(std::move(end));
   }
   look_at_kept();
   return ends;
+}
+
+// A launcher whose ranks found no processes or descriptors has left a note: the task never began.
+void LocalHost::take_shortage(TaskEnd& end) {
+  const auto note = notes_.extract(end.exit.exit.id);
+  auto why = note ? try_read_file(note.mapped(), kLongestNote) : std::nullopt;
+  if (!why)
+    return;
+  ::unlink(note.mapped().c_str());
+  end.kind = TaskEnd::Kind::starved;
+  end.why_not = std::move(*why);
 }
 
 // Gives the task's leases back, unless something that it has left may still use its GPUs: then they

@@ -84,6 +84,7 @@ class LocalHost : public TaskHost {
 
   Leases leases_of(int id);
   bool ran_out_of_memory() const;
+  void take_shortage(TaskEnd& end);
   void take_back(const PoolExit& exit);
   static void end_leases(Running& had);
   void look_at_kept();
@@ -97,6 +98,7 @@ class LocalHost : public TaskHost {
   MemoryWatch memory_;
   std::unordered_map<int, Leases> leases_;    // by order that has not started yet
   std::unordered_map<int, Running> running_;  // by order
+  std::unordered_map<int, std::string> notes_;  // by order whose ranks have a launcher: its note
   std::vector<Kept> kept_;
   std::map<int, Foreign> foreign_units_;  // by GPU: what other jobs have of it
   Fd no_input_;                           // every task's standard input

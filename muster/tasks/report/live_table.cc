@@ -144,12 +144,14 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
     say_task(task, cat("interrupted after ", span));
 }
 
-// The start counts as none: what earlier attempts came to stands.
+// The start counts as none: what earlier attempts came to stands. A task may need many, and says so
+// once.
 void LiveTable::refused(size_t task, const TaskResult& result) {
   running_.erase(task);
   if (result.state == TaskState::skipped)
     return say_task(task, cat("skipped: ", result.reason));
-  say_task(task, cat("could not begin (", printable(result.reason), "), and starts again"));
+  if (could_not_begin_.insert(task).second)
+    say_task(task, cat("could not begin (", printable(result.reason), "), and starts again"));
 }
 
 void LiveTable::skipped(const Indices& tasks, const std::string& reason) {

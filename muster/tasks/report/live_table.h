@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,7 @@ class LiveTable : public RunView {
   Indices likes_of_;  // by task
   std::vector<Like> likes_;
   std::map<size_t, TaskAttempt> running_;
+  std::set<size_t> could_not_begin_;
   std::string pending_;   // lines that are to stay
   size_t drawn_ = 0;      // lines of the table on the terminal
   size_t num_ended_ = 0;  // for good
