@@ -249,6 +249,13 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
+std::string ends_as_on_windows(const std::string& path, const std::string& consequence) {
+  return cat("its lines end as on Windows, so that ",
+             printable(consequence),
+             "; mend it with: sed -i 's/\\r$//' ",
+             path);
+}
+
 // exec says "no such file" of a script that is there when the interpreter that its first line names
 // is not.
 std::string missing_interpreter(const std::string& path) {
@@ -258,10 +265,7 @@ std::string missing_interpreter(const std::string& path) {
   const std::string named(trim(std::string_view(line).substr(2)));
   if (!line.ends_with('\r'))
     return cat("its interpreter '", printable(named), "' was not found");
-  return cat("its lines end as on Windows, so that no interpreter '",
-             printable(named),
-             "\\r' was found; mend it with: sed -i 's/\\r$//' ",
-             path);
+  return ends_as_on_windows(path, cat("no interpreter '", named, "\\r' was found"));
 }
 
 // The child has written into the plan which step failed, and its errno.
@@ -290,11 +294,14 @@ SpawnError cannot_become_program(const ChildOptions& options,
 }
 
 // The PATH that counts is the child's, not this process's.
+std::string search_path_of(const ChildOptions& options) {
+  return find_or(options.environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+}
+
 std::string program_of(const ChildOptions& options) {
   if (!options.program.empty())
     return options.program;
-  return find_program(options.argv[0],
-                      find_or(options.environment, "PATH", "/usr/local/bin:/usr/bin:/bin"));
+  return find_program(options.argv[0], search_path_of(options));
 }
 
 // `path` has a slash, so nothing is looked up.
@@ -302,6 +309,33 @@ std::string expect_executable(const std::string& path) {
   if (!is_executable_file(path))
     throw cannot_execute(path);
   return path;
+}
+
+bool has_program(const std::string& search_path, const std::string& name) {
+  return any_of(split(search_path, ':'), [&](const std::string& folder) {
+    return is_executable_file(cat(folder.empty() ? "." : folder, "/", name));
+  });
+}
+
+// A script whose first line ends as on Windows gives its interpreter a word with that end: env looks
+// for "python3\r", and a shell has no option "-e\r". Both begin, so that exec tells nothing. Others
+// take such a word, as perl does.
+void expect_words_without_line_end(const std::string& path, const std::string& search_path) {
+  const auto line = first_line(path);
+  if (!line.starts_with("#!") || !line.ends_with('\r'))
+    return;
+  const auto words = words_of(std::string_view(line).substr(2));
+  if (words.size() != 2)
+    return;
+  const auto interpreter = words[0].substr(words[0].rfind('/') + 1);
+  const bool is_option = words[1].starts_with('-');
+  if (is_option && is_one_of(interpreter, "sh", "bash", "dash", "python3"))
+    throw not_startable(
+        path,
+        ends_as_on_windows(path, cat(interpreter, " gets the option '", words[1], "\\r'")));
+  if (!is_option && interpreter == "env" && !has_program(search_path, cat(words[1], "\r")))
+    throw not_found(
+        path, ends_as_on_windows(path, cat("no interpreter '", words[1], "\\r' was found")));
 }
 
 }  // namespace
@@ -344,6 +378,7 @@ Child spawn_child(const ChildOptions& options) {
   if (options.argv.empty())
     throw invalid_argument("spawn: expected a program, got none");
   const auto path = program_of(options);
+  expect_words_without_line_end(path, search_path_of(options));
   const Strings variables = exec_entries(options.environment);
   const auto argv = exec_pointers(options.argv);
   const auto environment = exec_pointers(variables);

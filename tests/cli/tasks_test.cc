@@ -332,6 +332,32 @@ TEST(Tasks, LineEndsOfWindowsAreNamed) {
   }
 }
 
+// What the interpreter gets has the line's end too: it begins, and fails of that.
+TEST(Tasks, LineEndsOfWindowsBehindAnInterpretersWordAreNamed) {
+  const ScratchFolder folder;
+  for (const auto& [first_line, what] : std::vector<std::pair<std::string, std::string>>{
+           {"#!/usr/bin/env python3", "no interpreter 'python3\\r' was found"},
+           {"#!/usr/bin/env sh", "no interpreter 'sh\\r' was found"},
+           {"#!/bin/sh -e", "sh gets the option '-e\\r'"}}) {
+    std::filesystem::permissions(folder.write("t", first_line + "\r\nexit\r\n"),
+                                 std::filesystem::perms::owner_all);
+    for (const Ran& ran :
+         {muster({"tasks", "--run-dir", cat("run", what.size()), "--sweep", "i=1", "--", "./t"}, folder),
+          muster({"run", "-n", "1", "./t"}, folder)}) {
+      EXPECT_NE(ran.code, 0);
+      EXPECT_THAT(ran.err,
+                  AllOf(HasSubstr("its lines end as on Windows"), HasSubstr(what), HasSubstr("sed -i")));
+    }
+  }
+  // Perl takes it for a blank, and env may be asked to.
+  for (const char* const first_line : {"#!/usr/bin/perl -w", "#!/usr/bin/env -S perl -w"}) {
+    std::filesystem::permissions(folder.write("t", cat(first_line, "\r\nexit 0;\r\n")),
+                                 std::filesystem::perms::owner_all);
+    const bool has_perl = std::filesystem::exists("/usr/bin/perl");
+    EXPECT_EQ(muster({"run", "-q", "-n", "1", "./t"}, folder).code == 0, has_perl) << first_line;
+  }
+}
+
 TEST(Tasks, PythonFilesRunAsUnderRun) {
   const ScratchFolder folder;
   folder.write("t.py", "print('ran')\n");  // cannot be executed, and names no interpreter
