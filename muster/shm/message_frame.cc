@@ -2,6 +2,8 @@
 // error and no wrong numbers.
 #include "muster/shm/message_frame.h"
 
+#include <string.h>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -12,8 +14,13 @@ namespace muster::shm {
 
 namespace {
 
+// Another process has written the frame, so that it may have no end.
+std::string_view type_in(const MessageFrame& message) {
+  return std::string_view(message.type, ::strnlen(message.type, sizeof(message.type)));
+}
+
 std::string shown(const MessageFrame& message) {
-  const std::string_view type = message.type;
+  const std::string type = printable(type_in(message));
   return type.empty() ? cat(message.bytes, " bytes")
                       : cat(message.bytes / std::max<uint64_t>(message.element, 1), " × ", type);
 }
@@ -29,7 +36,7 @@ MessageFrame frame_of(const Part& data, int tag) {
 
 // A type that one side does not know is not compared.
 bool fits(const MessageFrame& wanted, const MessageFrame& sent) {
-  const std::string_view type = wanted.type, of_sent = sent.type;
+  const std::string_view type = type_in(wanted), of_sent = type_in(sent);
   return wanted.bytes == sent.bytes && wanted.tag == sent.tag &&
          (type.empty() || of_sent.empty() || type == of_sent);
 }

@@ -17,14 +17,12 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
-#include "muster/base/json_depth.h"
-#include "muster/base/json_words.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/pauses.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/store/bytes.h"
+#include "muster/store/etcd_answers.h"
 #include "muster/store/table.h"
 
 namespace muster {
@@ -37,28 +35,6 @@ constexpr std::chrono::seconds kLease{60};
 constexpr std::chrono::seconds kRenewLease{15};
 constexpr std::chrono::seconds kRenewAgain{1};  // after it failed
 constexpr size_t kMostInTransaction = 100;      // etcd's own default is 128
-constexpr size_t kShownOfAnswer = 80;           // of one that is not etcd's
-
-// OpenSSL writes a zero behind the text, which has room here.
-std::string to_base64(std::string_view bytes) {
-  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int length = static_cast<int>(bytes.size());
-  text.resize(EVP_EncodeBlock(unsigned_bytes(text), unsigned_bytes(bytes), length));
-  return text;
-}
-
-// OpenSSL counts the padding as bytes. Another text than base64 is no bytes.
-std::string from_base64(std::string_view text) {
-  std::string bytes(text.size(), '\0');
-  const int length = static_cast<int>(text.size());
-  int size = EVP_DecodeBlock(unsigned_bytes(bytes), unsigned_bytes(text), length);
-  for (int padding = 0; padding < 2 && text.ends_with('='); ++padding) {
-    text.remove_suffix(1);
-    --size;
-  }
-  bytes.resize(std::max(size, 0));
-  return bytes;
-}
 
 // The key after all keys that begin with `prefix`.
 std::string end_of_prefix(std::string prefix) {
@@ -86,39 +62,6 @@ int64_t lease_of(const std::string& prefix) {
   for (const unsigned char byte : std::span(digest).first<sizeof(id)>())
     id = id << 8 | byte;
   return static_cast<int64_t>((id & INT64_MAX) | 1);
-}
-
-// The gateway writes 64-bit numbers as text, and leaves out what is 0.
-int64_t number(const Json& json, const char* name) {
-  const auto found = json.find(name);
-  if (found == json.end())
-    return 0;
-  if (found->is_string())
-    return parse_int(found->get<std::string>()).value_or(0);
-  return found->get<int64_t>();
-}
-
-// The value of the only key that a range has found; nothing if it found none.
-std::optional<std::string> value_in(const Json& range) {
-  const auto keys = range.find("kvs");
-  if (keys == range.end() || keys->empty())
-    return std::nullopt;
-  return from_base64(keys->at(0).value("value", ""));
-}
-
-// Calls `read` with what etcd has answered. Something else may listen there.
-template <class Read>
-auto read_answer(const std::string& text, const Read& read) {
-  auto got = in_quotes(printable(text.substr(0, kShownOfAnswer)));
-  try {
-    if (!nests_too_deep(text))
-      return read(Json::parse(text));
-  } catch (const Json::exception& error) {
-    got += cat(" (", json_words(error.what()), ")");
-  }
-  throw unavailable("etcd: expected its answer as JSON, got ",
-                    got,
-                    "; see whether it is etcd that listens there");
 }
 
 int64_t count_of(TimePoint at) {
@@ -193,14 +136,8 @@ std::string EtcdStore::place() const {
 }
 
 // A key that is absent has revision 0, on which a put can depend too.
-EtcdStore::Found EtcdStore::find(const std::string& key) {
-  const std::string answer = post("/v3/kv/range", Json{{"key", to_base64(full(key))}}.dump());
-  return read_answer(answer, [](const Json& range) -> Found {
-    const auto value = value_in(range);
-    if (!value)
-      return {};
-    return {value, number(range.at("kvs").at(0), "mod_revision")};
-  });
+EtcdFound EtcdStore::find(const std::string& key) {
+  return read_etcd_range(post("/v3/kv/range", Json{{"key", to_base64(full(key))}}.dump()));
 }
 
 // A transaction of etcd: the puts are carried out if the key's revision is still this one.
@@ -222,8 +159,7 @@ bool EtcdStore::put_if_unchanged(const std::string& key,
       {"compare",
        {{{"key", name}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", cat(revision)}}}},
       {"success", puts}};
-  return read_answer(post("/v3/kv/txn", body.dump()),
-                     [](const Json& answer) { return answer.value("succeeded", false); });
+  return read_etcd_transaction(post("/v3/kv/txn", body.dump()));
 }
 
 // Nothing depends on the earlier value, so one request does.
@@ -283,7 +219,7 @@ class EtcdStore::Refusals {
 int64_t EtcdStore::add(const std::string& key, int64_t amount) {
   check_limits("add", key);
   for (Refusals refusals(*this);;) {
-    const Found found = find(key);
+    const EtcdFound found = find(key);
     const int64_t sum = table_with(key, found.value).sum(key, amount);
     if (found.value && amount == 0)
       return sum;
@@ -301,7 +237,7 @@ std::string EtcdStore::compare_set(const std::string& key,
   check_limits("compare_set", key, desired);
   check_size(desired);
   for (Refusals refusals(*this);;) {
-    const Found found = find(key);
+    const EtcdFound found = find(key);
     const Table::Comparison comparison =
         table_with(key, found.value).compare(key, expected, desired);
     if (!comparison.store || put_if_unchanged(key, found.revision, desired))
@@ -322,7 +258,7 @@ int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
     const auto key = log_entry_key(log, number);
     if (put_if_unchanged(key, 0, entry, size, std::to_string(number)))
       return number;
-    const Found found = find(key);
+    const EtcdFound found = find(key);
     if (found.value == entry)
       return number;
     refusals.note(key, found.revision);
@@ -338,11 +274,8 @@ StoreValues EtcdStore::values(const Strings& keys) {
     Json gets = Json::array();
     for (size_t i = first; i < end; ++i)
       gets.push_back({{"request_range", {{"key", to_base64(full(keys[i]))}}}});
-    read_answer(post("/v3/kv/txn", Json{{"success", gets}}.dump()), [&](const Json& answer) {
-      for (size_t i = first; i < end; ++i)
-        values.push_back(value_in(answer.at("responses").at(i - first).at("response_range")));
-      return true;
-    });
+    append_all(values,
+               read_etcd_values(post("/v3/kv/txn", Json{{"success", gets}}.dump()), end - first));
   }
   return values;
 }
@@ -373,8 +306,8 @@ void EtcdStore::wait(const Strings& keys, milliseconds timeout) {
 // etcd says how many keys it has deleted.
 bool EtcdStore::remove(const std::string& key) {
   check_limits("remove", key);
-  const std::string answer = post("/v3/kv/deleterange", Json{{"key", to_base64(full(key))}}.dump());
-  return read_answer(answer, [](const Json& said) { return number(said, "deleted") > 0; });
+  const Json body = {{"key", to_base64(full(key))}};
+  return read_etcd_deleted(post("/v3/kv/deleterange", body.dump())) > 0;
 }
 
 // The job's keys are a range, of which etcd only counts.
@@ -382,8 +315,7 @@ int64_t EtcdStore::num_keys() {
   const Json body = {{"key", to_base64(prefix_)},
                      {"range_end", to_base64(end_of_prefix(prefix_))},
                      {"count_only", true}};
-  return read_answer(post("/v3/kv/range", body.dump()),
-                     [](const Json& answer) { return number(answer, "count"); });
+  return read_etcd_count(post("/v3/kv/range", body.dump()));
 }
 
 // It is asked once, at a job's end: keys that stay go with their lease.

@@ -7,11 +7,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"
+#include "muster/store/etcd_answers.h"
 #include "muster/store/http.h"
 #include "muster/store/store.h"
 
@@ -51,15 +51,10 @@ class EtcdStore final : public Store {
   void remove_all();
 
  private:
-  struct Found {
-    std::optional<std::string> value{};
-    int64_t revision = 0;  // 0: there is no such key
-  };
-
   class Refusals;
 
   std::string full(const std::string& key) const { return prefix_ + key; }
-  Found find(const std::string& key);
+  EtcdFound find(const std::string& key);
   // Puts `also_key` too, if it is given, in the same step.
   bool put_if_unchanged(const std::string& key,
                         int64_t revision,

@@ -16,6 +16,7 @@ void fuzz_activity(const std::string& text);
 void fuzz_cifar(const std::string& text);
 void fuzz_csv(const std::string& text);
 void fuzz_errors(const std::string& text);
+void fuzz_etcd(const std::string& text);
 void fuzz_fleet(const std::string& text);
 void fuzz_gpus(const std::string& text);
 void fuzz_hosts(const std::string& text);
@@ -24,6 +25,7 @@ void fuzz_image(const std::string& text);
 void fuzz_journal(const std::string& text);
 void fuzz_json(const std::string& text);
 void fuzz_manifest(const std::string& text);
+void fuzz_message_frame(const std::string& text);
 void fuzz_messages(const std::string& text);
 void fuzz_nccl(const std::string& text);
 void fuzz_npy(const std::string& text);
@@ -39,6 +41,7 @@ void fuzz_tasks(const std::string& text);
 void fuzz_tokens(const std::string& text);
 void fuzz_toml(const std::string& text);
 void fuzz_topo(const std::string& text);
+void fuzz_trace(const std::string& text);
 void fuzz_welcome(const std::string& text);
 
 // What holds of every inventory that a reader returns: as JSON and back it is the same.

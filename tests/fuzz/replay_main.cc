@@ -18,6 +18,7 @@ struct Target {
 constexpr Target kTargets[] = {
     {"activity", muster::fuzz_activity},
     {"errors", muster::fuzz_errors},
+    {"etcd", muster::fuzz_etcd},
     {"fleet", muster::fuzz_fleet},
     {"gpus", muster::fuzz_gpus},
     {"hosts", muster::fuzz_hosts},
@@ -25,6 +26,7 @@ constexpr Target kTargets[] = {
     {"journal", muster::fuzz_journal},
     {"json", muster::fuzz_json},
     {"manifest", muster::fuzz_manifest},
+    {"message_frame", muster::fuzz_message_frame},
     {"messages", muster::fuzz_messages},
     {"nccl", muster::fuzz_nccl},
     {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
@@ -37,6 +39,7 @@ constexpr Target kTargets[] = {
     {"tasks", muster::fuzz_tasks},
     {"toml", muster::fuzz_toml},
     {"topo", muster::fuzz_topo},
+    {"trace", muster::fuzz_trace},
     {"welcome", muster::fuzz_welcome},
 #ifdef MUSTER_FUZZ_FORMATS
     {"cifar", muster::fuzz_cifar},
