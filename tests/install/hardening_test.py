@@ -3,8 +3,11 @@ written before the program runs and never again, and an address that differs fro
 
     hardening_test.py FILE...      programs and libraries, and archives (.a) of their own objects alone: what is linked
                                    into a program besides may have been compiled otherwise
+
+A FILE may be a pattern. Exits with 77 where none is there.
 """
 
+import glob
 import pathlib
 import re
 import struct
@@ -83,7 +86,11 @@ class Hardening(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    ARCHIVES = [path for path in sys.argv[1:] if path.endswith(".a")]
-    LINKED = [path for path in sys.argv[1:] if path not in ARCHIVES]
+    files = [path for given in sys.argv[1:] for path in (glob.glob(given) if "*" in given else [given])]
+    if not files:
+        print("skipped: none of these is built:", *sys.argv[1:])
+        sys.exit(77)
+    ARCHIVES = [path for path in files if path.endswith(".a")]
+    LINKED = [path for path in files if path not in ARCHIVES]
     del sys.argv[1:]
     unittest.main(verbosity=2)
