@@ -1,6 +1,7 @@
 """Membership in a real etcd: hosts join and leave, and any of them may be lost, the coordinator too.
 
-    etcd_test.py MUSTER [STORE_TEST [ELASTIC_PROBE]]      the program; the stores' conformance suite; a training
+    etcd_test.py MUSTER FAKE_NVML [STORE_TEST [ELASTIC_PROBE]]      the program; a stand-in for the driver's library; the
+                                                                    stores' conformance suite; a training
 """
 
 import base64
@@ -20,6 +21,7 @@ from hosts import HostsCase, cmdline, main, missing, wait_for
 MUSTER = ""
 STORE_TEST = ""
 PROBE = ""
+FAKE_NVML = ""
 
 
 # In front of etcd: PORT UPSTREAM FOLDER. While FOLDER/fail is there, leases are not renewed; every renewal, and
@@ -94,11 +96,11 @@ class Etcd(HostsCase):
         secret.chmod(0o600)
         cls.secret = str(secret)
 
-    def start(self, host, nnodes, *program, flags=(), endpoint=None, silence=12):
+    def start(self, host, nnodes, *program, flags=(), endpoint=None, silence=12, **more):
         return self.world[host].start_for(self, [
             MUSTER, "run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-backend", "etcd",
             "--rdzv-endpoint", endpoint or self.endpoint, "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf",
-            f"last_call_timeout=0,keep_alive_interval={silence // 4},keep_alive_max_attempt=4", *flags, *program], seconds=150)
+            f"last_call_timeout=0,keep_alive_interval={silence // 4},keep_alive_max_attempt=4", *flags, *program], seconds=150, **more)
 
     def ask(self, path, body):
         """What etcd answers."""
@@ -252,6 +254,39 @@ class Etcd(HostsCase):
         self.assertEqual({rank: len(its) for rank, its in pids.items()}, {"0": 2, "1": 2, "2": 2}, begun)
         self.assertEqual(self.keys(), [])
 
+    def test_an_agent_that_is_started_twice_takes_no_part_and_the_job_goes_on(self):
+        for nnodes, said in (("2", "the job has its 2 hosts"), ("1:2", ""), ("1:3", "lease: expected free GPUs")):
+            with self.subTest(nnodes=nnodes):
+                over = self.world.folder / f"over {nnodes}"
+                script = f"echo world $WORLD_SIZE; until [ -e '{over}' ]; do sleep 0.1; done"
+                hosts = [self.start_with_gpu(name, nnodes, script) for name in "ab"]
+                for process in hosts:
+                    while "world 2" not in (line := process.stdout.readline()):
+                        self.assertTrue(line, "it ended" if line else process.stderr.read())
+                keys = len(self.keys())
+                again = self.start_with_gpu("b", nnodes, script)
+                if said:
+                    out, err = again.communicate(timeout=60)
+                    self.assertEqual((again.returncode, out), (1, ""), err)
+                    self.assertIn(said, err)
+                else:  # a spare, which takes the place of a host that is lost
+                    wait_for(lambda: len(self.keys()) > keys or again.poll() is not None, 60)
+                over.touch()
+                for process in [*hosts, again][:2 if said else 3]:
+                    out, err = process.communicate(timeout=60)
+                    self.assertEqual(process.returncode, 0, err)
+                    is_begun_again = nnodes == "1:3"  # ranks of all three were to start, and the third's cannot
+                    self.assertTrue(is_begun_again or out == "", out)
+
+    def start_with_gpu(self, host, nnodes, script):
+        """One whose host has a GPU."""
+        number = "ab".index(host)
+        runtime = self.world.folder / f"runtime-{host}"
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        gpu = f"version=550.54|uuid=GPU-{number}0000000-0000-0000-0000-000000000000,name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:01:00.0"
+        return self.start(host, nnodes, "sh", "-c", script, env={
+            "MUSTER_NVML_LIBRARY": FAKE_NVML, "FAKE_NVML": gpu, "CUDA_VISIBLE_DEVICES": "0", "MUSTER_RUNTIME_DIR": str(runtime)})
+
     def test_no_etcd_there(self):
         code, out, err = self.world["a"].run(
             [MUSTER, "run", "-q", "--nnodes", "2", "--rdzv-backend", "etcd",
@@ -319,7 +354,7 @@ class Etcd(HostsCase):
 
 
 if __name__ == "__main__":
-    MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    MUSTER, FAKE_NVML = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(2))
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         STORE_TEST = str(pathlib.Path(sys.argv.pop(1)).resolve())
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
