@@ -39,9 +39,9 @@
 #include "muster/cli/end_with.h"
 #include "muster/cli/manual.h"
 #include "muster/cli/unknown_flag.h"
-#include "muster/launch/shortage_note.h"
 #include "muster/cli/value_flags.h"
 #include "muster/launch/launch.h"
+#include "muster/launch/shortage_note.h"
 #include "muster/supervise/first_process.h"
 
 namespace muster {

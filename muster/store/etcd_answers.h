@@ -1,5 +1,5 @@
-// What etcd's JSON gateway answers, read. Anything may listen at its address, so each of these takes
-// any text. For etcd_store.cc.
+// What etcd's JSON gateway answers, read. Anything may listen at its address, so each of these
+// takes any text. For etcd_store.cc.
 #pragma once
 
 #include <cstddef>

@@ -85,7 +85,8 @@ Weight weight_of(const End& end, const Counts& counts) {
   return end.signal != 0 ? Weight::odd_signal : Weight::odd_code;
 }
 
-// Of two or three that told nothing, an exit code may be what made another abort, or write to nobody.
+// Of two or three that told nothing, an exit code may be what made another abort, or write to
+// nobody.
 bool may_precede(Weight code, Weight signal) {
   return is_one_of(code, Weight::code, Weight::common_code) &&
          is_one_of(signal, Weight::aborted, Weight::broken_pipe);

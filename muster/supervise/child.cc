@@ -317,9 +317,9 @@ bool has_program(const std::string& search_path, const std::string& name) {
   });
 }
 
-// A script whose first line ends as on Windows gives its interpreter a word with that end: env looks
-// for "python3\r", and a shell has no option "-e\r". Both begin, so that exec tells nothing. Others
-// take such a word, as perl does.
+// A script whose first line ends as on Windows gives its interpreter a word with that end: env
+// looks for "python3\r", and a shell has no option "-e\r". Both begin, so that exec tells nothing.
+// Others take such a word, as perl does.
 void expect_words_without_line_end(const std::string& path, const std::string& search_path) {
   const auto line = first_line(path);
   if (!line.starts_with("#!") || !line.ends_with('\r'))
@@ -331,11 +331,10 @@ void expect_words_without_line_end(const std::string& path, const std::string& s
   const bool is_option = words[1].starts_with('-');
   if (is_option && is_one_of(interpreter, "sh", "bash", "dash", "python3"))
     throw not_startable(
-        path,
-        ends_as_on_windows(path, cat(interpreter, " gets the option '", words[1], "\\r'")));
+        path, ends_as_on_windows(path, cat(interpreter, " gets the option '", words[1], "\\r'")));
   if (!is_option && interpreter == "env" && !has_program(search_path, cat(words[1], "\r")))
-    throw not_found(
-        path, ends_as_on_windows(path, cat("no interpreter '", words[1], "\\r' was found")));
+    throw not_found(path,
+                    ends_as_on_windows(path, cat("no interpreter '", words[1], "\\r' was found")));
 }
 
 }  // namespace

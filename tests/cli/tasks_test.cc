@@ -1,7 +1,7 @@
 // `muster tasks` by the real program: what tasks get and leave, and what is told of it. How runs go
 // on is tasks_resume_test.cc's part.
-#include <gmock/gmock.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -342,11 +342,13 @@ TEST(Tasks, LineEndsOfWindowsBehindAnInterpretersWordAreNamed) {
     std::filesystem::permissions(folder.write("t", first_line + "\r\nexit\r\n"),
                                  std::filesystem::perms::owner_all);
     for (const Ran& ran :
-         {muster({"tasks", "--run-dir", cat("run", what.size()), "--sweep", "i=1", "--", "./t"}, folder),
+         {muster({"tasks", "--run-dir", cat("run", what.size()), "--sweep", "i=1", "--", "./t"},
+                 folder),
           muster({"run", "-n", "1", "./t"}, folder)}) {
       EXPECT_NE(ran.code, 0);
-      EXPECT_THAT(ran.err,
-                  AllOf(HasSubstr("its lines end as on Windows"), HasSubstr(what), HasSubstr("sed -i")));
+      EXPECT_THAT(
+          ran.err,
+          AllOf(HasSubstr("its lines end as on Windows"), HasSubstr(what), HasSubstr("sed -i")));
     }
   }
   // Perl takes it for a blank, and env may be asked to.

@@ -12,8 +12,8 @@ void fuzz_etcd(const std::string& text) {
   answer_or_error([&] { read_etcd_transaction(text); });
   answer_or_error([&] { read_etcd_values(text, 2); });
   answer_or_error([&] { read_etcd_deleted(text); });
-  const EtcdFound found = read_etcd_range("{\"kvs\":[{\"value\":\"" + to_base64(text) +
-                                          "\",\"mod_revision\":\"7\"}]}");
+  const EtcdFound found =
+      read_etcd_range("{\"kvs\":[{\"value\":\"" + to_base64(text) + "\",\"mod_revision\":\"7\"}]}");
   if (found.value != text || found.revision != 7)
     std::abort();
 }

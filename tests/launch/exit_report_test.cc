@@ -323,8 +323,9 @@ TEST(FailureCard, SaysWhoEndedAlikeInTheSameMoment) {
                         "rank 1, which muster ended then\n"));
   exits[0].message = exits[1].message = exits[2].message = "ValueError: bad batch";
   EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("not certain")));
-  EXPECT_THAT(failure_card({ended(1, 0, SIGABRT), ended(0, 3)}, context()),
-              HasSubstr("  cause     not certain: rank 0 ended in the same moment, and said no more"));
+  EXPECT_THAT(
+      failure_card({ended(1, 0, SIGABRT), ended(0, 3)}, context()),
+      HasSubstr("  cause     not certain: rank 0 ended in the same moment, and said no more"));
 }
 
 TEST(FirstFailure, SkipsThoseThatMusterEnded) {

@@ -87,8 +87,8 @@ TEST(CauseAmong, OfAFewASignalBesideACodeIsNotCertain) {
       std::vector<End> eight(7, signalled(signal));
       eight.push_back(code(exit_code));
       EXPECT_THAT(cause_among(eight).others, IsEmpty()) << "the odd one out is known";
-      EXPECT_THAT(
-          cause_among({signalled(signal), code(exit_code, Account::lost_peer)}).others, IsEmpty());
+      EXPECT_THAT(cause_among({signalled(signal), code(exit_code, Account::lost_peer)}).others,
+                  IsEmpty());
     }
   }
   EXPECT_THAT(cause_among({signalled(SIGPIPE), signalled(SIGABRT)}).others, IsEmpty());

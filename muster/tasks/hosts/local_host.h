@@ -96,8 +96,8 @@ class LocalHost : public TaskHost {
   ProcessPool processes_;
   ForeignLeases foreign_;
   MemoryWatch memory_;
-  std::unordered_map<int, Leases> leases_;    // by order that has not started yet
-  std::unordered_map<int, Running> running_;  // by order
+  std::unordered_map<int, Leases> leases_;      // by order that has not started yet
+  std::unordered_map<int, Running> running_;    // by order
   std::unordered_map<int, std::string> notes_;  // by order whose ranks have a launcher: its note
   std::vector<Kept> kept_;
   std::map<int, Foreign> foreign_units_;  // by GPU: what other jobs have of it
