@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -308,19 +309,28 @@ Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
   return now.bucket.tensor;
 }
 
+bool is_size(double number) {
+  return number >= 0 && std::isfinite(number);
+}
+
 }  // namespace
 
 Hook power_sgd(const PowerSgdOptions& options) {
-  if (options.matrix_rank < 1 || options.start_step < 0 || options.min_compression_rate < 0) {
+  const bool are_sizes =
+      is_size(options.min_compression_rate) && is_size(options.orthogonalization_epsilon);
+  if (options.matrix_rank < 1 || options.start_step < 0 || !are_sizes) {
     throw invalid_argument(
-        "power_sgd: expected a matrix_rank of 1 or more, and a start_step and a "
-        "min_compression_rate of 0 or more, got ",
+        "power_sgd: expected a matrix_rank of 1 or more, and a start_step, a min_compression_rate "
+        "and an "
+        "orthogonalization_epsilon of 0 or more, got ",
         options.matrix_rank,
         ", ",
         options.start_step,
-        " and ",
+        ", ",
         options.min_compression_rate,
-        "; the defaults are 1, 1000 and 2");
+        " and ",
+        options.orthogonalization_epsilon,
+        "; the defaults are 1, 1000, 2 and 0");
   }
   return {std::make_shared<PowerSgdHook>(options)};
 }

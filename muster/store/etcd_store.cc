@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>

@@ -47,7 +47,10 @@ void check_scale_options(const PrecisionOptions& options) {
          "a finite scale above 0",
          "init_scale",
          options.init_scale);
-  expect(options.growth_factor > 1, "a growth above 1", "growth_factor", options.growth_factor);
+  expect(options.growth_factor > 1 && std::isfinite(options.growth_factor),
+         "a growth above 1",
+         "growth_factor",
+         options.growth_factor);
   expect(options.backoff_factor > 0 && options.backoff_factor < 1,
          "a backoff between 0 and 1",
          "backoff_factor",

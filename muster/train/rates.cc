@@ -25,9 +25,10 @@ double real(int64_t steps) {
   return static_cast<double>(steps);
 }
 
-// Throws: invalid_argument with the rule that an option of a rate breaks, unless it holds.
+// Throws: invalid_argument with the rule that an option of a rate breaks, unless it holds. No rule
+// holds of what is no finite number.
 void expect_of_rate(bool holds, const char* rate, const char* rule, double value) {
-  if (holds)
+  if (holds && std::isfinite(value))
     return;
   throw invalid_argument(
       "rate::", rate, ": expected ", rule, ", got ", value, "; look at the option of that name");
@@ -139,6 +140,8 @@ Rate cosine(const CosineOptions& options) {
     return last + (initial - last) * wave / 2;
   };
   Rate fall{falling, cat("cosine to ", options.final_fraction, " in ", options.steps, " steps")};
+  expect_of_rate(
+      options.warmup_from >= 0, "cosine", "a warmup_from of 0 or more", options.warmup_from);
   if (options.warmup == 0)
     return fall;
   Rate whole = sequential({linear({.steps = options.warmup, .from = options.warmup_from}), fall},

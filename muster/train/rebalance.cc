@@ -39,6 +39,13 @@ double median_or_zero(Doubles values) {
 
 Rebalance::Rebalance(ProcessGroup group, Int64s shares, const RebalanceOptions& options)
     : group_(std::move(group)), options_(options), search_(shares, options.at_least) {
+  if (!std::isfinite(options.at_least)) {
+    throw invalid_argument("batch shares: expected a fraction of the step as at_least, got ",
+                           options.at_least,
+                           " (rank ",
+                           group_.job_rank(),
+                           "); 0.05 is the default");
+  }
   const bool all_have_some = all_of(shares, [](int64_t share) { return share >= 1; });
   if (!all_have_some || std::ssize(shares) != group_.size() || options_.every < 1) {
     throw invalid_argument(

@@ -4,6 +4,8 @@
 #include "muster/train/schedule.h"
 
 #include <algorithm>
+#include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -114,6 +116,12 @@ Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
     throw invalid_argument("plateau: expected a factor of 0 or more and below 1, got ",
                            options.factor,
                            "; 0.1 is the default");
+  }
+  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
+           {"threshold", options.threshold}, {"min_lr", options.min_lr}, {"eps", options.eps}}) {
+    if (!std::isfinite(value))
+      throw invalid_argument(
+          "plateau: expected a finite ", name, ", got ", value, "; leave it at its default");
   }
   owner_ = own_rates(optimizer, "Plateau");
 }

@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -30,7 +31,7 @@ std::string wrong_diloco(const DiLoCoOptions& options, int rank) {
   };
   if (options.every < 1)
     return wrong("an outer step every 1 step or more", cat("every ", options.every));
-  if (!(options.learning_rate > 0))
+  if (!(options.learning_rate > 0 && std::isfinite(options.learning_rate)))
     return wrong("a learning rate above 0", cat(options.learning_rate));
   if (!(options.momentum >= 0 && options.momentum < 1))
     return wrong("a momentum of 0 to less than 1", cat(options.momentum));

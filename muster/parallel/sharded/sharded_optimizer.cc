@@ -27,6 +27,7 @@
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/number.h"
 #include "muster/comm/call/torch_types.h"
+#include "muster/ddp/bucket_cap.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/parameter_hooks.h"
@@ -212,6 +213,12 @@ ShardsState::~State() {
 
 // Every rank makes the same buckets, since the parameters were compared before.
 void ShardsState::make_buckets(const Groups& groups) {
+  if (!BucketCap(options.bucket_mb).is_size())
+    throw invalid_argument("sharded optimizer: expected a size in MiB as bucket_mb, got ",
+                           options.bucket_mb,
+                           " (rank ",
+                           group.job_rank(),
+                           "); 25 is the default");
   buckets = shard_buckets(groups, options.bucket_mb);
   for (ShardBucket& bucket : buckets) {
     bucket.layout = FlatLayout(bucket.parameters, group.size());
