@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <source_location>
 #include <system_error>
 
 #include "muster/base/error.h"
@@ -26,7 +27,10 @@ namespace {
 constexpr size_t kSmallBytes = size_t{64} << 20;
 
 // Reads to the end, or one byte more than `most`, which tells the caller that there are more.
-std::string read_until(const Fd& fd, const std::string& path, size_t most) {
+std::string read_until(const Fd& fd,
+                       const std::string& path,
+                       size_t most,
+                       std::source_location where) {
   std::string bytes;
   char buffer[65536];
   while (bytes.size() <= most) {
@@ -35,8 +39,8 @@ std::string read_until(const Fd& fd, const std::string& path, size_t most) {
       return bytes;
     if (n > 0) {
       bytes.append(buffer, n);
-    } else if (errno != EINTR) {
-      fail_errno(errno, "cannot read '", path, "'");
+    } else if (const int why = errno; why != EINTR) {
+      fail_errno(cat("cannot read '", path, "'"), why, where);
     }
   }
   bytes.resize(most + 1);
@@ -44,11 +48,12 @@ std::string read_until(const Fd& fd, const std::string& path, size_t most) {
 }
 
 // The caller has read at most one byte more than a small file has.
-std::string expect_small(std::string bytes, const std::string& path) {
+std::string expect_small(std::string bytes, const std::string& path, std::source_location where) {
   if (bytes.size() <= kSmallBytes)
     return bytes;
-  throw invalid_argument(
-      "expected a file of at most 64 MiB as '", printable(path), "', got more; name another");
+  throw invalid_argument(FirstPart("expected a file of at most 64 MiB as '", where),
+                         printable(path),
+                         "', got more; name another");
 }
 
 // Returns "'/a/file'" or "to standard output"; of a descriptor whose path nobody told, what the
@@ -72,10 +77,10 @@ void Fd::reset(int fd) {
 }
 
 // An end that a child is to have is opened to it by whoever starts the child.
-Pipe open_pipe(int flags) {
+Pipe open_pipe(int flags, std::source_location where) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | flags) != 0)
-    fail_errno("cannot make a pipe", errno);
+    fail_errno("cannot make a pipe", errno, where);
   return {.read_end = Fd(ends[0]), .write_end = Fd(ends[1])};
 }
 
@@ -124,7 +129,7 @@ void append_whole(int fd, const std::string& bytes, const std::string& path) {
 
 // A pipe or a device that never ends is cut at `most` bytes.
 std::string read_file(const std::string& path, size_t most, std::source_location where) {
-  return read_until(open_path(path, O_RDONLY, "cannot open", 0, where), path, most);
+  return read_until(open_path(path, O_RDONLY, "cannot open", 0, where), path, most, where);
 }
 
 std::optional<std::string> try_read_file(const std::string& path, size_t most) {
@@ -146,30 +151,32 @@ std::string tail_of_file(int fd, off_t most) {
 }
 
 std::string read_small_file(const std::string& path, std::source_location where) {
-  return expect_small(read_file(path, kSmallBytes, where), path);
+  return expect_small(read_file(path, kSmallBytes, where), path, where);
 }
 
 // O_NONBLOCK opens a pipe without its other end, and the look at the file then refuses it.
-Fd open_plain_file(const std::string& path, const std::string& who) {
+Fd open_plain_file(const std::string& path, const std::string& who, std::source_location where) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  struct stat info{};
-  if (!fd.valid() || ::fstat(fd.get(), &info) != 0)
-    fail_errno(errno, who, "cannot open '", path, "'");
+  struct stat info = {};
+  const bool is_open = fd.valid() && ::fstat(fd.get(), &info) == 0;
+  const int why = errno;
+  if (!is_open)
+    fail_errno(cat(who, "cannot open '", path, "'"), why, where);
   if (S_ISREG(info.st_mode))
     return fd;
-  throw Error(ErrorCode::io,
+  throw Error(ThrownCode(ErrorCode::io, where),
               who,
               "expected a file at '",
               printable(path),
               "', got something else; correct the path");
 }
 
-std::string read_plain_file(const std::string& path, size_t most) {
-  return read_until(open_plain_file(path), path, most);
+std::string read_plain_file(const std::string& path, size_t most, std::source_location where) {
+  return read_until(open_plain_file(path, {}, where), path, most, where);
 }
 
-std::string read_small_plain_file(const std::string& path) {
-  return expect_small(read_plain_file(path, kSmallBytes), path);
+std::string read_small_plain_file(const std::string& path, std::source_location where) {
+  return expect_small(read_plain_file(path, kSmallBytes, where), path, where);
 }
 
 // The name stays in the same folder, so that it can be renamed in one step.

@@ -42,8 +42,9 @@ struct Pipe {
   Fd write_end;
 };
 
-// Both ends are closed on exec. `flags` are pipe2's others, such as O_NONBLOCK. Throws: io.
-Pipe open_pipe(int flags = 0);
+// Both ends are closed on exec. `flags` are pipe2's others, such as O_NONBLOCK. Throws: io, naming
+// the caller's place.
+Pipe open_pipe(int flags = 0, std::source_location where = std::source_location::current());
 
 // Nobody reads our standard output any more, as in `muster top | head`: what is printed has an end
 // there.
@@ -86,12 +87,17 @@ std::string read_small_file(const std::string& path,
 
 // Opens a file of a folder that others may have written to. Never waits, as it would for the other
 // end of a pipe of that name. Throws: io, with `who` before the message, also for a pipe, a device
-// and a folder.
-Fd open_plain_file(const std::string& path, const std::string& who = {});
+// and a folder; it names the caller's place.
+Fd open_plain_file(const std::string& path,
+                   const std::string& who = {},
+                   std::source_location where = std::source_location::current());
 
 // read_file and read_small_file, for a file that open_plain_file opens.
-std::string read_plain_file(const std::string& path, size_t most = SIZE_MAX);
-std::string read_small_plain_file(const std::string& path);
+std::string read_plain_file(const std::string& path,
+                            size_t most = SIZE_MAX,
+                            std::source_location where = std::source_location::current());
+std::string read_small_plain_file(const std::string& path,
+                                  std::source_location where = std::source_location::current());
 
 // Another name in the folder of `path`, for what will be renamed to it. Random: processes of other
 // hosts and containers, which have the same process ids, may share the folder. Throws: io.

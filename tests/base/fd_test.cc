@@ -9,6 +9,9 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "muster/base/error.h"
@@ -55,6 +58,36 @@ TEST_F(FdTest, OnlyAPlainFileIsReadAndAPipeIsNotWaitedFor) {
   } catch (const Error& error) {
     EXPECT_THAT(error.message(), testing::StartsWith("room: expected a file at '"));
   }
+}
+
+// The place is for who reads a card: of what opens files for all, it would say nothing.
+TEST_F(FdTest, ErrorsNameTheCallersPlace) {
+  const std::string none = dir_ + "/none";
+  rlimit open_files = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &open_files), 0);
+  const std::function<void()> calls[] = {[&] { open_path(none, O_RDONLY); },
+                                         [&] { open_plain_file(none); },
+                                         [&] { open_plain_file(dir_); },
+                                         [&] { read_file(none); },
+                                         [&] { read_file(dir_); },
+                                         [&] { read_small_file(none); },
+                                         [&] { read_plain_file(none); },
+                                         [&] { read_small_plain_file(none); },
+                                         [&] {
+                                           const rlimit no_more = {.rlim_cur = 0,
+                                                                   .rlim_max = open_files.rlim_max};
+                                           ::setrlimit(RLIMIT_NOFILE, &no_more);
+                                           open_pipe();
+                                         }};
+  for (size_t i = 0; i < std::size(calls); ++i) {
+    try {
+      calls[i]();
+      ADD_FAILURE() << i << ": no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.where(), testing::StartsWith("fd_test.cc:")) << i;
+    }
+  }
+  ::setrlimit(RLIMIT_NOFILE, &open_files);
 }
 
 TEST_F(FdTest, MovesOwnershipOnce) {
