@@ -34,10 +34,13 @@ struct CoordinatorRules {
   int max_restarts = 0;
   // Processes that a failure, or a host that comes or goes, leaves running go on in place.
   bool replaces = false;
-  milliseconds join_timeout{600'000};        // for min_hosts to come
-  milliseconds last_call{30'000};            // with min_hosts there, for more
-  milliseconds stop_timeout{60'000};         // for a stopped round's ranks to end
-  std::optional<milliseconds> time_limit{};  // of the whole job
+  milliseconds join_timeout{600'000};  // for min_hosts to come
+  milliseconds last_call{30'000};      // with min_hosts there, for more
+  milliseconds stop_timeout{60'000};   // for a stopped round's ranks to end
+  // Before a rank is replaced in place: the others wait for it, also those of a host that is
+  // stopped meanwhile, which has its ranks' grace period for all of it.
+  milliseconds longest_pause{60'000};
+  std::optional<milliseconds> time_limit = {};  // of the whole job
   // When that is over, where it does not count from the job's start.
   std::optional<TimePoint> ends_at{};
   // Rounds that one host may fail before it is set aside, where others are left.

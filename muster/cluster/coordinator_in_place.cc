@@ -64,7 +64,8 @@ bool Coordinator::replace_in_place(const Report& report) {
   }
   add_failure(report.exits.front().host);
   ++restarts_;
-  order.pause = back_off_.pause_after(now_ - round_began_);
+  order.pause =
+      std::min<milliseconds>(back_off_.pause_after(now_ - round_began_), rules_.longest_pause);
   order.exits = report.exits;
   order.reason = failures_in_words(report.exits);
   say_(describe_replacing(report.exits, order.pause, restarts_, rules_.max_restarts));

@@ -47,6 +47,7 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
           .join_timeout = cluster.join_timeout,
           .last_call = cluster.last_call,
           .stop_timeout = options.shutdown_timeout + kBeyondGrace,
+          .longest_pause = options.shutdown_timeout / 2,
           .time_limit = options.time_limit,
           .ends_at = ends_at,
           .max_host_failures = cluster.max_host_failures,

@@ -58,6 +58,19 @@ TEST(CoordinatorInPlace, FailuresOfARoundThatIsOverAreItsHostsToStart) {
   EXPECT_EQ(again[0].pause, milliseconds(1'000)) << "two in a minute";
 }
 
+// A host that is stopped alone can save only once the replacement is there.
+TEST(CoordinatorInPlace, APauseLeavesAHostThatIsStoppedTimeToSave) {
+  CoordinatorRules rules = fixed(2, 9);
+  rules.longest_pause = milliseconds(1'500);
+  TwoHosts world(rules);
+  for (int round = 1; const int64_t pause : {0, 1'000, 1'500, 1'500}) {
+    const auto orders = world.fail("b", round, failure_of(1, "b", 0, SIGKILL));
+    ASSERT_THAT(orders, SizeIs(1));
+    EXPECT_EQ(orders[0].pause, milliseconds(pause)) << round;
+    ++round;
+  }
+}
+
 // Ranks of which none has failed stop after the same step, also where they are apart just now.
 TEST(CoordinatorInPlace, AStopThatIsAskedForLetsTheRanksComeTogether) {
   CoordinatorRules rules = fixed(2, 3);

@@ -314,6 +314,20 @@ class ComingAndGoing(ElasticHosts):
         self.assertRegex(done.stderr, rf"resume: .*/step-{stopped[0]}\n")
         self.assertIn("this host has left the job", done.stderr)
 
+    def test_a_host_leaves_while_the_others_pause(self):
+        """Its rank can save only with the one that is to be replaced there. The pauses grow, up to half of the time that it has."""
+        kills = [word for generation in range(6) for word in ("--kill", f"0@5/{generation}")]
+        self.elastic("--steps", "1000000", *kills, nproc=1,
+                     flags=("--shutdown-timeout", "12", "--max-restarts", "9", "--max-host-failures", "9"))
+        self.wait_until_said(r"a replacement is started in .*\(6 of 9 restarts\)")
+        self.agents[1].terminate()
+        self.assertEqual(self.agents[1].wait(60), 75, self.said().stderr)
+        self.agents[0].terminate()
+        done = self.finish()
+        self.assertEqual(done.codes, [75, 75], done.stdout + done.stderr)
+        self.assertRegex(done.stderr, "resume: step 4 in memory, from rank 1 to rank 0")
+        self.assertIn("this host has left the job", done.stderr)
+
     def test_a_host_leaves_whose_ranks_do_not_ask(self):
         self.elastic("--deaf", "--stay", "all@5")
         self.wait_until_said("step 5 at")
