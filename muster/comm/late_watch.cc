@@ -29,8 +29,8 @@ constexpr milliseconds kLookEvery{250};
 // lost rank's last operations are over.
 constexpr std::chrono::seconds kUntilLost{3};
 
-// An operation that nobody waits for is published after this time: another rank may make another call
-// in its place, and wait for this one's.
+// An operation that nobody waits for is published after this time: another rank may make another
+// call in its place, and wait for this one's.
 constexpr std::chrono::seconds kUntilPublished{1};
 
 // A rank whose operation takes longer tells the others that it waits.

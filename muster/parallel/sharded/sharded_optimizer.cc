@@ -26,7 +26,6 @@
 #include "muster/base/tensor_text.h"
 #include "muster/base/torch_names.h"
 #include "muster/comm/call/number.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/ddp/bucket_cap.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"

@@ -10,7 +10,7 @@
 
 #include "muster/base/indices_of.h"
 #include "muster/base/mapped.h"
-#include "muster/comm/call/torch_types.h"
+#include "muster/base/torch_names.h"
 #include "muster/ddp/replica_check.h"
 
 namespace muster {

@@ -16,9 +16,9 @@ class WrittenParameters {
 
   // What is in the parameters now is known to all ranks.
   void note();
-  // Hashes of the values of those that were changed since note(), by writes to them or, `by_any` and
-  // on a CPU, also by writes to `data()` and other views that have no version in common with them.
-  // Blocking: for a GPU, if any was written to.
+  // Hashes of the values of those that were changed since note(), by writes to them or, `by_any`
+  // and on a CPU, also by writes to `data()` and other views that have no version in common with
+  // them. Blocking: for a GPU, if any was written to.
   Int64s hashes_of_changed(bool by_any) const;
 
  private:

@@ -19,7 +19,6 @@
 #include "muster/base/tensor_text.h"
 #include "muster/base/text_of.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/optim/lbfgs_caller.h"
 #include "muster/optim/parts.h"
 #include "muster/parallel/agree.h"

@@ -69,12 +69,12 @@ struct Hosts {
 
 // Two steps, the change, two more.
 template <class Forward>
-void train(Sequential& net,
-           torch::optim::Optimizer& optimizer,
-           int rank,
-           int ranks,
-           Forward&& forward,
-           const Change& change) {
+void train_with_change(Sequential& net,
+                       torch::optim::Optimizer& optimizer,
+                       int rank,
+                       int ranks,
+                       Forward&& forward,
+                       const Change& change) {
   at::set_num_threads(1);
   for (int64_t step = 0; step < 4; ++step) {
     if (step == 2)
@@ -86,10 +86,10 @@ void train(Sequential& net,
   }
 }
 
-std::vector<at::Tensor> trained_alone(const std::function<void(Sequential&)>& change) {
+std::vector<at::Tensor> weights_of_one_process(const std::function<void(Sequential&)>& change) {
   auto net = sharded_mlp();
   SGD optimizer(net->parameters(), 0.1);
-  train(
+  train_with_change(
       net,
       optimizer,
       0,
@@ -123,10 +123,11 @@ void train_on_hosts(ProcessGroup& group,
   auto net = sharded_mlp();
   auto model = sharded.wrap(net);
   SGD optimizer(sharded.parameters(), 0.1);
-  train(net, optimizer, group.rank(), group.size(), model, [&](Sequential& changed, int rank) {
-    const auto whole = when == When::while_whole ? sharded.whole_parameters() : nullptr;
-    change(changed, rank);
-  });
+  train_with_change(
+      net, optimizer, group.rank(), group.size(), model, [&](Sequential& changed, int rank) {
+        const auto whole = when == When::while_whole ? sharded.whole_parameters() : nullptr;
+        change(changed, rank);
+      });
   const auto whole = sharded.whole_parameters();
   look(net);
 }
@@ -173,7 +174,7 @@ TEST_P(NewValuesOver, AllHostsTrainAsOneProcess) {
   const std::vector<std::pair<When, std::function<void(Sequential&)>>> changes = {
       {When::between_steps, load}, {When::while_whole, load}, {When::while_whole, halve}};
   for (const auto& [when, change] : changes) {
-    const auto expected = trained_alone(change);
+    const auto expected = weights_of_one_process(change);
     const Change on_all = [&](Sequential& net, int) {
       change(net);
     };
@@ -199,7 +200,7 @@ TEST_P(NewValuesOver, OnesThatARankHasPutBackAreNoChange) {
       parameter.copy_(before);
     }
   };
-  const auto expected = trained_alone([](Sequential&) {});
+  const auto expected = weights_of_one_process([](Sequential&) {});
   run_ranks(4,
             [&](ProcessGroup& group) {
               train_on_hosts(group, When::while_whole, swap, [&](Sequential& net) {
@@ -214,7 +215,7 @@ TEST_P(NewValuesOver, OnesThatARankHasPutBackAreNoChange) {
               const auto forward = [&](const at::Tensor& x) {
                 return net->forward(x);
               };
-              train(net, optimizer, group.rank(), group.size(), forward, swap);
+              train_with_change(net, optimizer, group.rank(), group.size(), forward, swap);
               expect_near(net->parameters(), expected);
             },
             {.backend = GetParam()});
@@ -234,15 +235,15 @@ std::vector<std::string> said_of_written(const char* backend, int written, const
         const auto forward = [&](const at::Tensor& x) {
           return net->forward(x);
         };
-        train(net,
-              optimizer,
-              group.rank(),
-              group.size(),
-              forward,
-              [&](Sequential& changed, int rank) {
-                if (rank < written)
-                  write(changed, rank);
-              });
+        train_with_change(net,
+                          optimizer,
+                          group.rank(),
+                          group.size(),
+                          forward,
+                          [&](Sequential& changed, int rank) {
+                            if (rank < written)
+                              write(changed, rank);
+                          });
       },
       {.backend = backend});
   std::vector<std::string> said;
@@ -271,7 +272,7 @@ TEST_P(NewValuesOver, OneRankOfZeroTwoAreRefused) {
 }
 
 TEST_P(NewValuesOver, AllRanksOfZeroTwoTrainAsOneProcess) {
-  const auto expected = trained_alone(halve);
+  const auto expected = weights_of_one_process(halve);
   run_ranks(3,
             [&](ProcessGroup& group) {
               auto net = sharded_mlp();
@@ -279,9 +280,10 @@ TEST_P(NewValuesOver, AllRanksOfZeroTwoTrainAsOneProcess) {
               const auto forward = [&](const at::Tensor& x) {
                 return net->forward(x);
               };
-              train(net, optimizer, group.rank(), 3, forward, [](Sequential& changed, int) {
-                halve(changed);
-              });
+              train_with_change(
+                  net, optimizer, group.rank(), 3, forward, [](Sequential& changed, int) {
+                    halve(changed);
+                  });
               expect_near(net->parameters(), expected);
             },
             {.backend = GetParam()});
@@ -295,7 +297,7 @@ TEST(ReplicatedGradients, ThatNobodyAveragesOverHostsAreRefused) {
     DistributedDataParallel model(net, hosts.inside);
     ShardedOptimizer<SGD> optimizer(
         net->parameters(), 0.1, hosts.inside, {.replicate_group = hosts.across});
-    train(net, optimizer, group.rank(), group.size(), model, [](Sequential&, int) {});
+    train_with_change(net, optimizer, group.rank(), group.size(), model, [](Sequential&, int) {});
   });
   for (const auto& failure : failures)
     EXPECT_THAT(message_of(failure),
