@@ -2,12 +2,25 @@
 // model, as a frozen batch norm is.
 #include "muster/train/evaluation_mode.h"
 
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "muster/base/lists.h"
+#include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
+#include "muster/comm/call/torch_types.h"
+#include "muster/comm/rows.h"
+#include "muster/ddp/live_reducers.h"
+#include "muster/ddp/value_sample.h"
+#include "muster/optim/parts.h"
 
 namespace muster {
 
@@ -20,10 +33,52 @@ void share_buffers(const Model& model, ProcessGroup& group) {
       group.broadcast(buffer, 0);
 }
 
+// Experts of each rank's own, and parts of divided layers.
+bool is_of_this_rank(const Tensor& parameter) {
+  const bool is_ignored = LiveReducer::any_knows(parameter) && !LiveReducer::any_has(parameter);
+  return is_ignored || optim::is_layer_part(parameter);
+}
+
+// Returns the samples of all ranks, one rank's behind another's.
+std::vector<ValueSample> samples_of_all(const Tensors& tensors, ProcessGroup& group) {
+  const std::vector<ValueSample> samples = awaited_samples_of(tensors);
+  constexpr int64_t bytes = sizeof(ValueSample);
+  const Tensor mine = at::empty({std::ssize(samples), bytes}, kByte);
+  std::memcpy(mine.mutable_data_ptr(), samples.data(), mine.nbytes());
+  const Tensor all = at::empty({group.size() * std::ssize(samples), bytes}, kByte);
+  group.all_gather(all, mine);
+  return rows_of<ValueSample>(all);
+}
+
+// Between two averages of local SGD, or where each rank trains alone, the scores would be those of
+// several models.
+void warn_of_other_weights(const Module& model, ProcessGroup& group) {
+  auto parameters = model.named_parameters().items();
+  std::erase_if(parameters, [](const auto& item) { return is_of_this_rank(item.value()); });
+  if (group.size() == 1 || parameters.empty())
+    return;
+  const auto samples =
+      samples_of_all(mapped(parameters, [](const auto& item) { return item.value(); }), group);
+  const size_t count = parameters.size();
+  const auto numbers = numbers_below(samples.size());
+  const auto other = std::ranges::find_if(
+      numbers, [&](size_t i) { return samples[i % count].differs_from(samples[i]); });
+  if (other == numbers.end() || group.rank() > 0)
+    return;
+  log_warning("evaluation: expected one model on all ranks, got other weights on rank ",
+              group.job_rank(static_cast<int>(*other / count)),
+              " in '",
+              parameters[*other % count].key(),
+              "', so that the scores are those of several models (rank ",
+              group.job_rank(),
+              "); average them first, as by average() of LocalSGD, or load one on all ranks");
+}
+
 }  // namespace
 
 // Parents come first: train() sets the mode of everything inside.
 EvaluationMode::EvaluationMode(Module& model, ProcessGroup& group) {
+  warn_of_other_weights(model, group);
   share_buffers(model, group);
   auto inside = mapped(model.modules(/*include_self=*/false),
                        [](const auto& module) { return std::pair(module, module->is_training()); });

@@ -114,6 +114,29 @@ TEST(Evaluate, AllRanksHaveRankZerosBuffersAndModulesTheirModes) {
   });
 }
 
+// As between two averages of local SGD.
+TEST(Evaluate, ModelsOfEachRanksOwnAreSaid) {
+  const TensorDataset data(torch::ones({4, 2}), torch::arange(4));
+  const auto printed_with = [&](float apart) {
+    ::testing::internal::CaptureStderr();
+    run_ranks(2, [&](ProcessGroup& group) {
+      DistributedSampler sampler(
+          4, {.num_replicas = group.size(), .rank = group.rank(), .shuffle = false, .pad = false});
+      DataLoader loader(data, sampler, {.batch_size = 2});
+      RankContext ctx{group};
+      torch::nn::Linear net(2, 1);
+      torch::nn::init::constant_(net->weight, 1);
+      torch::nn::init::constant_(net->bias, apart * static_cast<float>(group.rank()));
+      evaluate(ctx, net, loader, [](auto& net, const auto& batch) {
+        return net(batch.features).squeeze(1);
+      });
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(printed_with(0.5F), HasSubstr("got other weights on rank 1 in 'bias'"));
+  EXPECT_EQ(printed_with(0), "");
+}
+
 TEST(Evaluate, RepeatedSamplesAndScoresOfAnotherShapeAreRefused) {
   const TensorDataset data(torch::zeros({3, 4}), torch::arange(3));
   run_ranks(2, [&](ProcessGroup& group) {
