@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 
 #include "muster/base/tensors.h"
 #include "muster/comm/process_group.h"
@@ -25,9 +26,9 @@ class OutsideWatch {
   void look(const Tensors& leaves, const OutsideLeaves::IsKnown& is_known);
   // Whether look() has something to see yet.
   bool is_looking() const { return leaves_.is_looking(); }
-  // The backward has ended. The first rank warns, once. Collective: yes, in the first backwards.
-  // Blocking: then.
-  void compare(ProcessGroup& group);
+  // The backward has ended. The first rank warns, once. `replicas` are ranks of other groups that
+  // train the same. Collective: yes, in the first backwards. Blocking: then.
+  void compare(ProcessGroup& group, std::optional<ProcessGroup> replicas = {});
 
  private:
   const char* subject_;

@@ -10,6 +10,7 @@
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "tests/parallel/sharded/fully_sharded_models.h"
 #include "tests/parallel/sharded/models.h"
+#include "tests/parallel/sharded/two_hosts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/times.h"
 
@@ -89,6 +90,21 @@ INSTANTIATE_TEST_SUITE_P(Ways,
                          OutsideWatchOf,
                          ::testing::Values(scale_beside_fully_sharded,
                                            scale_beside_sharded_gradients));
+
+// A mean over the ranks of a host leaves the hosts apart.
+TEST(OutsideWatch, AScaleThatHostsTrainApartIsSaid) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(4, [&](ProcessGroup& group) {
+    TwoHosts hosts(group);
+    FullySharded sharded(hosts.inside, {.replicate_group = hosts.across});
+    auto model = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), sharded);
+    SGD optimizer(sharded.parameters(), 0.01);
+    train_beside_a_scale(model, optimizer, group, [&](ProcessGroup&, const at::Tensor& scale) {
+      hosts.inside.all_reduce(scale.mutable_grad(), ReduceOp::avg);
+    });
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(kOutside));
+}
 
 TEST(OutsideWatch, TwoShardedModelsOfOneBackwardKnowEachOther) {
   ::testing::internal::CaptureStderr();

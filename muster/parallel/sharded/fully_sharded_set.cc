@@ -116,7 +116,7 @@ void FullyShardedSet::after_graph() {
     for (const auto& unit : units)
       unit->gradients->drop_of_frozen();
   if (reduces)
-    outside.compare(group);
+    outside.compare(group, options.replicate_group);
   for (const auto& unit : units)
     unit->release();
   kept_are_done = !makes_graph;

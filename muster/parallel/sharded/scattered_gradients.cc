@@ -37,7 +37,9 @@ ScatteredGradients::ScatteredGradients(Tensors parameters,
       factor_(1.0 / (group_.size() * (replicas_ ? replicas_->size() : 1))),
       has_(parameters_.size(), false),
       kept_(parameters_.size()),
-      sampled_(group_) {
+      sampled_{SampledGradients(group_)} {
+  if (replicas_)
+    sampled_.emplace_back(*replicas_);
   wanted_ = std::ranges::count_if(parameters_, &Tensor::requires_grad);
 }
 
@@ -145,7 +147,8 @@ void ScatteredGradients::start() {
   part_ = at::empty({layout_.part}, flat_.options());
   {
     const CallNumber none(-1);  // what is compared is the reduction
-    sampled_.start(flat_);
+    for (SampledGradients& sampled : sampled_)
+      sampled.start(flat_);
   }
   work_ = group_.reduce_scatter_async(part_, flat_);
 }
@@ -156,17 +159,26 @@ Tensor ScatteredGradients::finish() {
   Tensor part = part_;
   work.wait();
   use_on_this_stream({part, flat_});
-  twins_ = sampled_.finish();
+  twins_ = finish_samples();
   drop();
   if (replicas_)
     replicas_->all_reduce(part);
   return part;
 }
 
+// Of twins in different groups, the first of the replicas tells.
+std::optional<Twins> ScatteredGradients::finish_samples() {
+  const auto in_group = sampled_.front().finish(), among_replicas = sampled_.back().finish();
+  if (in_group || !replicas_)
+    return in_group;
+  return replicas_->rank() == 0 ? among_replicas : std::nullopt;
+}
+
 // It also removes what a failed backward has left. Gradients that are kept for later stay.
 void ScatteredGradients::drop() {
   work_.reset();
-  sampled_.drop();
+  for (SampledGradients& sampled : sampled_)
+    sampled.drop();
   flat_.reset();
   part_.reset();
   has_.assign(has_.size(), false);

@@ -62,6 +62,7 @@ class ScatteredGradients {
 
  private:
   Tensor new_flat();
+  std::optional<Twins> finish_samples();
 
   Tensors parameters_;
   FlatLayout layout_;
@@ -75,7 +76,7 @@ class ScatteredGradients {
   Tensors kept_;
   Tensor flat_, part_;
   std::optional<Work> work_;
-  SampledGradients sampled_;
+  std::vector<SampledGradients> sampled_;  // over the group, and over the replicas
   std::optional<Twins> twins_;
 };
 

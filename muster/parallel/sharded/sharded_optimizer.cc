@@ -360,7 +360,7 @@ void ShardsState::after_graph() {
   while (reducing && !under_way.empty())
     finish_oldest();
   if (reducing)
-    outside.compare(group);
+    outside.compare(group, options.replicate_group);
   graph.reset();
   for (ShardBucket& bucket : buckets)
     bucket.stand_ins->put();

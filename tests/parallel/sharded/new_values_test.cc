@@ -16,6 +16,7 @@
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "tests/parallel/sharded/models.h"
+#include "tests/parallel/sharded/two_hosts.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -51,20 +52,6 @@ class OtherWeights {
 
  private:
   std::string path_;
-};
-
-// Two hosts of two ranks.
-struct Hosts {
-  explicit Hosts(ProcessGroup& group)
-      : inside(one_of(group, {0, 1}, {2, 3})), across(one_of(group, {0, 2}, {1, 3})) {}
-  static ProcessGroup one_of(ProcessGroup& group,
-                             const std::vector<int>& one,
-                             const std::vector<int>& other) {
-    auto first = group.new_group(one);
-    auto second = group.new_group(other);
-    return first ? *first : *second;
-  }
-  ProcessGroup inside, across;
 };
 
 // Two steps, the change, two more.
@@ -118,7 +105,7 @@ void train_on_hosts(ProcessGroup& group,
                     When when,
                     const Change& change,
                     const std::function<void(Sequential&)>& look) {
-  Hosts hosts(group);
+  TwoHosts hosts(group);
   FullySharded sharded(hosts.inside, {.replicate_group = hosts.across});
   auto net = sharded_mlp();
   auto model = sharded.wrap(net);
@@ -206,7 +193,7 @@ TEST_P(NewValuesOver, OnesThatARankHasPutBackAreNoChange) {
               train_on_hosts(group, When::while_whole, swap, [&](Sequential& net) {
                 expect_near(net->parameters(), expected);
               });
-              Hosts hosts(group);
+              TwoHosts hosts(group);
               auto net = sharded_mlp();
               ShardedOptimizer<SGD> optimizer(net->parameters(),
                                               0.1,
@@ -226,7 +213,7 @@ std::vector<std::string> said_of_written(const char* backend, int written, const
   const auto failures = failures_of_ranks(
       4,
       [&](ProcessGroup& group) {
-        Hosts hosts(group);
+        TwoHosts hosts(group);
         auto net = sharded_mlp();
         ShardedOptimizer<SGD> optimizer(net->parameters(),
                                         0.1,
@@ -292,7 +279,7 @@ TEST_P(NewValuesOver, AllRanksOfZeroTwoTrainAsOneProcess) {
 // Of ZeRO-1, where the wrapper averages over a host alone: hosts would train apart.
 TEST(ReplicatedGradients, ThatNobodyAveragesOverHostsAreRefused) {
   const auto failures = failures_of_ranks(4, [](ProcessGroup& group) {
-    Hosts hosts(group);
+    TwoHosts hosts(group);
     auto net = sharded_mlp();
     DistributedDataParallel model(net, hosts.inside);
     ShardedOptimizer<SGD> optimizer(

@@ -12,6 +12,7 @@
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "tests/parallel/sharded/fully_sharded_models.h"
 #include "tests/parallel/sharded/models.h"
+#include "tests/parallel/sharded/two_hosts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/times.h"
 
@@ -45,8 +46,10 @@ void backward_of(Model& model, const ProcessGroup& group, const PartOf& part, in
 // A way to train, over these parts of each batch.
 using Training = std::function<void(ProcessGroup& group, const PartOf& part, int64_t steps)>;
 
-void train_fully_sharded(ProcessGroup& group, const PartOf& part, int64_t steps) {
-  FullySharded sharded(group);
+void train_fully_sharded_by(FullySharded& sharded,
+                            ProcessGroup& group,
+                            const PartOf& part,
+                            int64_t steps) {
   auto model = torch::nn::ModuleHolder<LayeredMlpImpl>(sharded_mlp(), sharded);
   SGD optimizer(sharded.parameters(), SGDOptions(0.01));
   for (int64_t step = 0; step < steps; ++step) {
@@ -56,10 +59,18 @@ void train_fully_sharded(ProcessGroup& group, const PartOf& part, int64_t steps)
   }
 }
 
-void train_with_sharded_gradients(ProcessGroup& group, const PartOf& part, int64_t steps) {
+void train_fully_sharded(ProcessGroup& group, const PartOf& part, int64_t steps) {
+  FullySharded sharded(group);
+  train_fully_sharded_by(sharded, group, part, steps);
+}
+
+void train_with_sharded_gradients_by(ProcessGroup shards,
+                                     const ShardedOptimizerOptions& options,
+                                     ProcessGroup& group,
+                                     const PartOf& part,
+                                     int64_t steps) {
   auto model = sharded_mlp();
-  ShardedOptimizer<SGD> optimizer(
-      model->parameters(), SGDOptions(0.01), group, {.gradients = true});
+  ShardedOptimizer<SGD> optimizer(model->parameters(), SGDOptions(0.01), shards, options);
   for (int64_t step = 0; step < steps; ++step) {
     optimizer.zero_grad();
     backward_of(model, group, part, step);
@@ -67,9 +78,16 @@ void train_with_sharded_gradients(ProcessGroup& group, const PartOf& part, int64
   }
 }
 
-std::string printed_by(const Training& train, const PartOf& part, int64_t steps) {
+void train_with_sharded_gradients(ProcessGroup& group, const PartOf& part, int64_t steps) {
+  train_with_sharded_gradients_by(group, {.gradients = true}, group, part, steps);
+}
+
+std::string printed_by(const Training& train,
+                       const PartOf& part,
+                       int64_t steps,
+                       int ranks = kRanks) {
   ::testing::internal::CaptureStderr();
-  run_ranks(kRanks, [&](ProcessGroup& group) { train(group, part, steps); });
+  run_ranks(ranks, [&](ProcessGroup& group) { train(group, part, steps); });
   return ::testing::internal::GetCapturedStderr();
 }
 
@@ -101,6 +119,29 @@ TEST_P(SameSamplesOfShards, OfNoneOrOfAFewStepsAreNot) {
 INSTANTIATE_TEST_SUITE_P(Over,
                          SameSamplesOfShards,
                          ::testing::Values(train_fully_sharded, train_with_sharded_gradients));
+
+// Loaders that know a rank by its number in its host give every host the same samples.
+TEST(SameSamplesOfHosts, AreSaidOnce) {
+  const PartOf by_rank_of_host = [](int rank, int64_t) {
+    return rank % 2;
+  };
+  const Training fully_sharded = [](ProcessGroup& group, const PartOf& part, int64_t steps) {
+    TwoHosts hosts(group);
+    FullySharded sharded(hosts.inside, {.replicate_group = hosts.across});
+    train_fully_sharded_by(sharded, group, part, steps);
+  };
+  const Training zero_two = [](ProcessGroup& group, const PartOf& part, int64_t steps) {
+    TwoHosts hosts(group);
+    train_with_sharded_gradients_by(
+        hosts.inside, {.gradients = true, .replicate_group = hosts.across}, group, part, steps);
+  };
+  for (const Training& train : {fully_sharded, zero_two}) {
+    const std::string printed = printed_by(train, by_rank_of_host, 6, 4);
+    EXPECT_EQ(times(printed, kSameSamples), 1U) << printed;
+    EXPECT_THAT(printed, HasSubstr("got the same gradients on ranks 0 and 2 in the first 3"));
+    EXPECT_THAT(printed_by(train, its_own, 6, 4), Not(HasSubstr(kSameSamples)));
+  }
+}
 
 // The exchange of samples goes on alike on all ranks after a backward that has failed on all.
 TEST(SampledGradients, AFailedBackwardIsNoneOfTheFirst) {
