@@ -441,7 +441,7 @@ TEST(Combined, AFileOfOneUndividedLayerIsAnErrorToo) {
 
 // The norm over the ranks of dp would be that of one part, and another on each rank of tp.
 // Each rank's line search would be of its own part.
-TEST(Combined, LbfgsOverDividedLayersOrStagesIsRefusedInItsFirstStep) {
+TEST(Combined, LbfgsOverPartsIsRefusedInItsFirstStep) {
   const auto step_by_lbfgs = [](const std::vector<at::Tensor>& parameters, const auto& loss_of) {
     torch::optim::LBFGS optimizer(parameters, torch::optim::LBFGSOptions(0.1).max_iter(2));
     optimizer.step([&] {
@@ -466,6 +466,15 @@ TEST(Combined, LbfgsOverDividedLayersOrStagesIsRefusedInItsFirstStep) {
             {.schedule = one_f_one_b(2, kMicroBatches), .loss = mean_square, .share_loss = true});
         step_by_lbfgs(pipeline.parameters(),
                       [&] { return pipeline.step(batch_of_step(0, "x"), batch_of_step(0, "y")); });
+      },
+      [&](ProcessGroup& group) {
+        FullySharded sharded(group);
+        auto model = sharded.wrap(whole_net());
+        step_by_lbfgs(sharded.parameters(), [&] {
+          auto loss = torch::mse_loss(model(batch_of_step(0, "x")), batch_of_step(0, "y"));
+          loss.backward();
+          return loss;
+        });
       }};
   for (const auto& program : programs)
     for (const auto& failure : failures_of_ranks(2, program))

@@ -2,6 +2,7 @@
 // forwards and backwards, and one reduction at a time. The units do what concerns one module.
 #include <ATen/core/grad_mode.h>
 
+#include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/tensors.h"
@@ -9,6 +10,7 @@
 #include "muster/comm/call/number.h"
 #include "muster/ddp/graph_end.h"
 #include "muster/ddp/live_reducers.h"
+#include "muster/optim/lbfgs_caller.h"
 #include "muster/parallel/sharded/fully_sharded_unit.h"
 
 namespace muster::detail {
@@ -29,6 +31,18 @@ void FullyShardedSet::begin_forward() {
     unit->take_replaced();
   }
   kept_are_done = false;
+}
+
+// Its closure calls the forward, so that its first forwards tell.
+void FullyShardedSet::refuse_lbfgs() {
+  constexpr int64_t kLookedForwards = 2;
+  const bool is_trained = at::GradMode::is_enabled() && any_of(units, [](const auto& unit) {
+                            return any_of(unit->parameters, &Tensor::requires_grad);
+                          });
+  if (group.size() == 1 || trained_forwards == kLookedForwards || !is_trained)
+    return;
+  ++trained_forwards;
+  optim::refuse_lbfgs_caller("fully sharded", group.job_rank());
 }
 
 // A module replaced or a parameter registered after wrap() is in no part: nobody trains it, unless

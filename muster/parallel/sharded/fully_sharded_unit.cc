@@ -306,8 +306,10 @@ void FullyShardedUnit::before_forward() {
         group.job_rank(),
         "); call the bare module there");
   }
-  if (set->depth == 0)
+  if (set->depth == 0) {
+    set->refuse_lbfgs();
     set->begin_forward();
+  }
   if (const auto wrapped = module.lock(); wrapped && set->depth == 0)
     set->warn_of_late_parameters(*wrapped);
   if (at::GradMode::is_enabled())

@@ -46,6 +46,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
       : group(std::move(group_)), options(options_) {}
 
   void begin_forward();
+  void refuse_lbfgs();
   void warn_of_late_parameters(const Module& module);
   void begin_backward();
   void after_graph();
@@ -73,6 +74,7 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   FullyShardedUnit* last_backward = nullptr;
   FullyShardedUnit* under_way = nullptr;  // the unit whose gradients are being reduced
   std::weak_ptr<void> graph;              // the running backward
+  int64_t trained_forwards = 0;           // in which the caller was looked for
   int64_t graphs = 0;                     // backwards until now, and the running one's number
   bool makes_graph = false;               // the running backward makes one itself, for another
   bool adds = false;                      // it has added to a gradient
