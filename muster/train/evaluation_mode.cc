@@ -16,7 +16,6 @@
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
 #include "muster/base/torch_names.h"
-#include "muster/comm/call/torch_types.h"
 #include "muster/comm/rows.h"
 #include "muster/ddp/live_reducers.h"
 #include "muster/ddp/value_sample.h"

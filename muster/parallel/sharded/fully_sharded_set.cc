@@ -2,6 +2,8 @@
 // forwards and backwards, and one reduction at a time. The units do what concerns one module.
 #include <ATen/core/grad_mode.h>
 
+#include <cstdint>
+
 #include "muster/base/contains.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
