@@ -13,6 +13,7 @@
 #include "muster/base/indices_of.h"
 #include "muster/base/leaving.h"
 #include "muster/base/lock.h"
+#include "muster/base/lost_ranks.h"
 #include "muster/base/mapped.h"
 #include "muster/base/strings.h"
 
@@ -28,6 +29,8 @@ constexpr std::chrono::microseconds kLongestLook{100'000};
 constexpr std::chrono::microseconds kHeadStart = 4 * kLongestLook;
 // Calls may have ever new shapes. After so many signatures the first ones are new again.
 constexpr size_t kMostKnown = 10'000;
+// Signatures of this rank that stay in the store.
+constexpr size_t kMostPublished = 64;
 // No rank publishes this.
 const std::string kNothing = "?";
 
@@ -44,9 +47,18 @@ std::string Agreement::key(int64_t sequence, int rank) const {
   return cat("call/", sequence, "/", rank);
 }
 
+// What nobody has asked for in so many later ones is not asked for any more.
 void Agreement::publish(int64_t sequence, const std::string& signature) {
-  if (published_.insert(sequence).second)
-    store_->set(key(sequence, rank_), signature);
+  if (!published_.insert(sequence).second)
+    return;
+  store_->set(key(sequence, rank_), signature);
+  if (published_.size() > kMostPublished)
+    store_->deleteKey(key(published_.extract(published_.begin()).value(), rank_));
+}
+
+void Agreement::show(int64_t sequence, const std::string& signature) {
+  const Lock lock(mutex_);
+  publish(sequence, signature);
 }
 
 // compareSet() answers with what is there and sets nothing, as that is not kNothing. check() and
@@ -62,13 +74,8 @@ void Agreement::compare(int64_t sequence,
                         const std::string& theirs) const {
   if (theirs == mine)
     return;
-  if (mine == kLeaving)
-    throw left_alone(sequence, names_[other], theirs);
-  if (theirs == kLeaving) {
-    std::this_thread::sleep_for(kHeadStart);
-    throw left(sequence, mine, names_[other]);
-  }
   if (theirs == kGivenUp) {
+    note_lost_rank(names_[other]);
     throw Error(ErrorCode::peer_failed,
                 "collective #",
                 sequence,
@@ -78,7 +85,14 @@ void Agreement::compare(int64_t sequence,
                 names_.group(),
                 ": rank ",
                 names_[other],
-                " has given up the group after a call that failed; make a new one");
+                " has ended with an error, or given up the group after a call that failed; see its "
+                "error, or make a new group");
+  }
+  if (mine == kLeaving)
+    throw left_alone(sequence, names_[other], theirs);
+  if (theirs == kLeaving) {
+    std::this_thread::sleep_for(kHeadStart);
+    throw left(sequence, mine, names_[other]);
   }
   throw invalid_argument("collective #",
                          sequence,

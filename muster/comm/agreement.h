@@ -48,6 +48,9 @@ class Agreement {
   // differs.
   void look_again(int64_t sequence, const std::string& signature);
 
+  // Only publishes: for an operation that stays unanswered while nobody here waits for it.
+  void show(int64_t sequence, const std::string& signature);
+
   // Says that this rank makes no more calls, so that nobody waits for the one at `sequence`.
   void give_up(int64_t sequence);
 

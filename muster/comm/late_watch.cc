@@ -29,9 +29,9 @@ constexpr milliseconds kLookEvery{250};
 // lost rank's last operations are over.
 constexpr std::chrono::seconds kUntilLost{3};
 
-// An operation that nobody waits for is published after this time: another rank may make another
-// call in its place, and wait for this one's.
-constexpr std::chrono::seconds kUntilPublished{1};
+// An operation that nobody waits for is shown to the others after this time: another rank may make
+// another call in its place, and wait for this one's.
+constexpr std::chrono::seconds kUntilShown{1};
 
 // A rank whose operation takes longer tells the others that it waits.
 constexpr std::chrono::seconds kUntilSaid{2};
@@ -68,16 +68,23 @@ bool is_over(c10d::Work& work) {
 }
 
 bool is_unanswered(const Work::State& state) {
-  return state.deadline.limit() - state.deadline.left() >= kUntilPublished;
+  return state.deadline.limit() - state.deadline.left() >= kUntilShown;
 }
 
 // Whoever waits for the operation throws what the comparison finds. A store that has gone is no
 // reason for this thread to speak.
-void publish_or_tell(const Work::State& state, const LateRanks* late_ranks) {
+void tell_if_late(const Work::State& state, const LateRanks& late_ranks) {
   try {
     state.agreement->look_again(state.sequence, state.signature);
-    if (late_ranks != nullptr)
-      state.agreement->tell_of_late(state.sequence, state.signature, *late_ranks);
+    state.agreement->tell_of_late(state.sequence, state.signature, late_ranks);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+void show(const Work::State& state) {
+  try {
+    state.agreement->show(state.sequence, state.signature);
   } catch (const std::exception&) {
     return;
   }
@@ -139,12 +146,12 @@ void LateWatch::look_at_host(UniqueLock& lock) {
       continue;
     }
     const bool is_late = next->late_ranks.due();
-    const bool is_to_publish = !next->has_published && is_unanswered(*state);
-    if (is_late || is_to_publish) {
-      next->has_published = true;
+    const bool is_to_show = !next->is_shown && is_unanswered(*state);
+    if (is_late || is_to_show) {
+      next->is_shown = true;
       const LateRanks late_ranks = next->late_ranks;
       lock.unlock();
-      publish_or_tell(*state, is_late ? &late_ranks : nullptr);
+      is_late ? tell_if_late(*state, late_ranks) : show(*state);
       lock.lock();
     }
     ++next;

@@ -45,7 +45,7 @@ class LateWatch : NoCopy {
   struct Watched {
     std::weak_ptr<Work::State> state;
     LateRanks late_ranks;
-    bool has_published = false;
+    bool is_shown = false;
   };
   // Only the thread uses it.
   struct WatchedOfGpu {

@@ -71,9 +71,10 @@ void await_departures(ProcessGroup::State& state) {
 // for operations, and one that was given up may not end before its deadline, half an hour away.
 // NCCL's destructor aborts operations instead, and the GPU may not even have begun those that the
 // host has waited for. A forked child has none of the threads that would be waited for.
-// Where an exception ends the group, other ranks may wait for this one's next call.
+// Where an exception of the program ends the group, other ranks may wait for this one's next call.
 ProcessGroup::State::~State() {
-  if (agreement && !fork.in_child() && std::uncaught_exceptions() > 0)
+  const bool is_failing = std::uncaught_exceptions() > 0 && !*abandoned;
+  if (agreement && is_failing && !fork.in_child())
     agreement->give_up(sequence);
   if (fork.in_child()) {
     (void)group.release();

@@ -61,7 +61,8 @@ class StandardScalerImpl : public torch::nn::Cloneable<StandardScalerImpl> {
   }
   // As fit(), beside what it knows already: for data that come batch by batch. The result is that
   // of all of them together. Over ctx.loader each rank sees its own samples: call reduce() then, or
-  // the ranks train on data of different scales. Throws: also failed_precondition after reduce().
+  // the ranks train on data of different scales. Throws: also failed_precondition after reduce(),
+  // which a clone and a saved scaler do not know of.
   void partial_fit(const at::Tensor& features);
   // Makes what each rank of a ProcessGroup has learnt that of all their samples together. Call it
   // once, after the last partial_fit(); a rank may have seen no sample. Collective: yes.

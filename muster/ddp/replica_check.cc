@@ -59,11 +59,13 @@ Ints odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
 }  // namespace
 
 int64_t hash_of_bits(const Tensor& tensor) {
-  const Tensor plain = tensor.detach().contiguous();
+  Tensor plain = tensor.detach().contiguous();
   if (plain.is_cpu())
     return hash_of_bytes(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
   if (plain.nbytes() % 4 != 0)
     return hash_of_bits(plain.cpu());
+  if (plain.storage_offset() * plain.element_size() % 4 != 0)
+    plain = plain.clone();  // words begin at multiples of their size
   // On a device the words are summed, each times an odd number of its place: the sum alone would
   // not see where a word lies.
   const Tensor words = plain.view(-1).view(kInt).to(kLong);

@@ -20,12 +20,6 @@ namespace {
 
 constexpr int64_t sampled_values = 512;
 
-// A last bit of bf16 is 1/128 of a value; of float32 it is nothing beside 1e-5.
-double tolerance_of(ScalarType type) {
-  const bool is_short = c10::elementSize(c10::toRealValueType(type)) < sizeof(float);
-  return is_short ? 0.03 : 1e-5;
-}
-
 // Returns a view of memory, whatever the order of the dimensions is.
 Tensor values_in_memory(const Tensor& tensor) {
   const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
@@ -48,7 +42,7 @@ Tensor sampled_doubles_of(const Tensor& tensor) {
 
 ValueSample sample_from(const Tensor& values, ScalarType type) {
   const auto* const data = values.const_data_ptr<double>();
-  ValueSample sample{.size = 0, .tolerance = tolerance_of(type)};
+  ValueSample sample{.size = 0, .tolerance = roundings_of(type)};
   double squares = 0;
   for (const int64_t i : indices_below(values.numel())) {
     sample.sum += data[i];
@@ -59,6 +53,12 @@ ValueSample sample_from(const Tensor& values, ScalarType type) {
 }
 
 }  // namespace
+
+// A last bit of bf16 is 1/128 of a value; of float32 it is nothing beside 1e-5.
+double roundings_of(ScalarType type) {
+  const bool is_short = c10::elementSize(c10::toRealValueType(type)) < sizeof(float);
+  return is_short ? 0.03 : 1e-5;
+}
 
 ValueSample sample_of(const Tensor& tensor) {
   return tensor.is_cpu() ? awaited_sample_of(tensor) : ValueSample();

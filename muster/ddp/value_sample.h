@@ -22,6 +22,9 @@ struct ValueSample {
   bool has_bits_of(const ValueSample& other) const;
 };
 
+// What roundings on devices that differ may change, relative to the values of a tensor.
+double roundings_of(at::ScalarType type);
+
 // Samples values over the whole tensor; none of one that is not on the CPU, since that would wait
 // for its device, nor of one that is sparse, does not fill its memory, or has none now.
 // Blocking: no.

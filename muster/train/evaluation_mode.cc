@@ -8,10 +8,14 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "muster/base/contains.h"
 #include "muster/base/lists.h"
+#include "muster/base/lock.h"
 #include "muster/base/log.h"
 #include "muster/base/mapped.h"
 #include "muster/base/tensors.h"
@@ -38,8 +42,16 @@ bool is_of_this_rank(const Tensor& parameter) {
   return is_ignored || optim::is_layer_part(parameter);
 }
 
-// Returns the samples of all ranks, one rank's behind another's.
+bool have_as_many(int64_t count, ProcessGroup& group) {
+  const std::vector<int64_t> counts = all_gather_rows(group, count);
+  return all_of(counts, [&](int64_t other) { return other == count; });
+}
+
+// Returns the samples of all ranks, one rank's behind another's; none where ranks have other
+// numbers of tensors.
 std::vector<ValueSample> samples_of_all(const Tensors& tensors, ProcessGroup& group) {
+  if (!have_as_many(std::ssize(tensors), group) || tensors.empty())
+    return {};
   const std::vector<ValueSample> samples = awaited_samples_of(tensors);
   constexpr int64_t bytes = sizeof(ValueSample);
   const Tensor mine = at::empty({std::ssize(samples), bytes}, kByte);
@@ -49,12 +61,20 @@ std::vector<ValueSample> samples_of_all(const Tensors& tensors, ProcessGroup& gr
   return rows_of<ValueSample>(all);
 }
 
+// Whether the model was not asked for before: ranks may mean to train apart.
+bool is_first_of(const Module& model) {
+  static std::mutex mutex;
+  static std::set<const Module*> told;
+  const Lock lock(mutex);
+  return told.insert(&model).second;
+}
+
 // Between two averages of local SGD, or where each rank trains alone, the scores would be those of
 // several models.
 void warn_of_other_weights(const Module& model, ProcessGroup& group) {
   auto parameters = model.named_parameters().items();
   std::erase_if(parameters, [](const auto& item) { return is_of_this_rank(item.value()); });
-  if (group.size() == 1 || parameters.empty())
+  if (group.size() == 1)
     return;
   const auto samples =
       samples_of_all(mapped(parameters, [](const auto& item) { return item.value(); }), group);
@@ -62,7 +82,7 @@ void warn_of_other_weights(const Module& model, ProcessGroup& group) {
   const auto numbers = numbers_below(samples.size());
   const auto other = std::ranges::find_if(
       numbers, [&](size_t i) { return samples[i % count].differs_from(samples[i]); });
-  if (other == numbers.end() || group.rank() > 0)
+  if (other == numbers.end() || group.rank() > 0 || !is_first_of(model))
     return;
   log_warning("evaluation: expected one model on all ranks, got other weights on rank ",
               group.job_rank(static_cast<int>(*other / count)),

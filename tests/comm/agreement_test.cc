@@ -48,6 +48,25 @@ TEST_F(TwoRanks, LookAgainAtACallThatAllHavePassed) {
   EXPECT_EQ(rank(0).absent(3), std::vector<int>{1});
 }
 
+TEST_F(TwoRanks, LeaveFewKeysOfCallsThatTheyHaveShown) {
+  for (int call = 0; call < 1000; ++call)
+    rank(0).show(call, "all_reduce sum Float [1]");
+  EXPECT_LE(store_->getNumKeys(), 65);
+}
+
+// The one that leaves is no cause of what the other has met.
+TEST_F(TwoRanks, TellTheOneThatLeavesOfOneThatHasGivenUp) {
+  rank(0).give_up(0);
+  try {
+    rank(1).before(0, kLeaving, kPatience);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::peer_failed);
+    EXPECT_NE(error.message().find("rank 0 has ended with an error"), std::string::npos)
+        << error.message();
+  }
+}
+
 TEST_F(TwoRanks, SeeBothSidesOfACallThatIsNewToOneOnly) {
   both([&](int who) { rank(who).before(0, "barrier", kPatience); });
   std::string errors[2];

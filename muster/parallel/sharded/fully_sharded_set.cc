@@ -75,6 +75,8 @@ void FullyShardedSet::begin_backward() {
   for (const auto& unit : units) {
     unit->clear_parts();
     unit->stand_ins->lift();
+    if (reduces)
+      unit->tell_replicas();
   }
   guards_after_graph = guards_memory && depth > 0;
   guard_memory(true);

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "muster/base/absent_memory.h"
 #include "muster/base/contains.h"
@@ -589,7 +590,7 @@ void FullyShardedUnit::make_whole() {
 // values, which the next gather compares.
 void FullyShardedUnit::take_parts() {
   const NoGradGuard no_grad;
-  const Tensor before = part.clone();
+  const Tensor before = kept_part();
   bool changed = !part.equal(layout.part_of(whole, group.rank()));
   for (const size_t i : indices_of(parameters))
     changed |=
@@ -599,7 +600,7 @@ void FullyShardedUnit::take_parts() {
   divide_whole();
   if (changed)
     expected_part = hash_of_bits(part);
-  tell_replicas(before);
+  note_new_part(before);
 }
 
 // The parameters become views of the flat buffer again, and their values go to the parts. Values
@@ -622,14 +623,15 @@ void FullyShardedUnit::divide_whole() {
 // torch::load and others give parameters memory of their own: what is in it goes to the parts.
 void FullyShardedUnit::take_replaced() {
   const NoGradGuard no_grad;
-  Tensor before;  // none as long as nothing is replaced
+  bool any = false;
+  Tensor before;
   for (const size_t i : indices_of(parameters)) {
     if (lies_at(parameters[i], places[i]))
       continue;
     require_same_place("fully sharded", parameters[i], places[i], group);
     require_same_type(i);
-    if (!before.defined())
-      before = part.clone();
+    if (!std::exchange(any, true))
+      before = kept_part();
     expect_gathered(i, parameters[i]);
     for (const size_t p : indices_of(pieces)) {
       if (pieces[p].parameter == i)
@@ -638,10 +640,10 @@ void FullyShardedUnit::take_replaced() {
     }
     parameters[i].set_data(places[i]);
   }
-  if (!before.defined())
+  if (!any)
     return;
   expected_part = hash_of_bits(part);
-  tell_replicas(before);
+  note_new_part(before);
   hang_hooks();
 }
 
@@ -668,12 +670,23 @@ void FullyShardedUnit::expect_gathered(size_t parameter, const Tensor& values) {
   expected[parameter] = hash_of_bits(values.detach().to(flat.scalar_type()));
 }
 
-// The replicas of this rank have parts with the same values. They hear of new ones with the next
-// reduction.
-void FullyShardedUnit::tell_replicas(const Tensor& before) {
+// The part before new values, for the replicas of this rank: they have parts with the same values.
+Tensor FullyShardedUnit::kept_part() const {
   const auto set = owner.lock();
-  if (set && set->options.replicate_group && !part.equal(before))
-    set->new_parts.add(hash_of_bits(part));
+  const bool has_replicas = set && set->options.replicate_group;
+  return has_replicas && !part_of_replicas.defined() ? part.clone() : part_of_replicas;
+}
+
+// A program may swap averages in, and out again, on one host alone.
+void FullyShardedUnit::note_new_part(const Tensor& before) {
+  const bool is_new = before.defined() && !part.equal(before);
+  part_of_replicas = is_new ? before : Tensor();
+}
+
+// With the next reduction.
+void FullyShardedUnit::tell_replicas() {
+  if (std::exchange(part_of_replicas, {}).defined())
+    owner.lock()->new_parts.add(hash_of_bits(part));
 }
 
 // Says nothing of parts that have changed since, as by a step.

@@ -149,7 +149,9 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   void take_replaced();
   void require_same_type(size_t parameter) const;
   void expect_gathered(size_t parameter, const Tensor& values);
-  void tell_replicas(const Tensor& before);
+  Tensor kept_part() const;
+  void note_new_part(const Tensor& before);
+  void tell_replicas();
   void require_expected(const Tensor& gathered);
   bool holds_whole_gradients() const;
   OptimizerParts parts() const { return {layout, parameters, pieces, tensors, part.options()}; }
@@ -177,6 +179,7 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::set<const TensorImpl*> renormalized;       // parameters that their embeddings write to
   std::map<size_t, int64_t> expected;  // hashes of parameters that got new values, by their places
   int64_t expected_part = 0;           // that of the part with them
+  Tensor part_of_replicas;             // before new values that these have not heard of
 
   std::optional<Work> gathering;
   Tensor sent;  // what the gather under way reads

@@ -12,7 +12,12 @@ void NewValues::add(int64_t hash) {
 }
 
 void NewValues::tell(int64_t number, const std::function<void()>& calls) {
-  const CallNumber told(hash_ == 0 ? number : static_cast<int64_t>(hash_ >> 1U));
+  const bool is_told = budget_.may_compare() && hash_ != 0;
+  const CallNumber told(is_told ? static_cast<int64_t>(hash_ >> 1U) : number);
+  if (is_told) {
+    budget_.take();
+    hash_ = 0;
+  }
   try {
     calls();
   } catch (const Error& error) {
@@ -21,13 +26,13 @@ void NewValues::tell(int64_t number, const std::function<void()>& calls) {
     throw Error(error.code(),
                 subject_,
                 ": expected every rank in the same call, and new values of parameters "
-                "(torch::load, writes in place) to be the same on every rank and host, got "
-                "others or none on some of them (rank ",
+                "(torch::load, writes in place) to be the same on every rank and host, got ",
+                is_told ? "other new values or none" : "another call or new values",
+                " on some of them (rank ",
                 group_.job_rank(),
-                "); load or write the same on all ranks: ",
+                "); make the same calls on all ranks, and load or write the same: ",
                 error.message());
   }
-  hash_ = 0;
 }
 
 }  // namespace muster

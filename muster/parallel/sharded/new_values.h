@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/sharded/comparison_budget.h"
 
 namespace muster {
 
@@ -19,7 +20,7 @@ class NewValues {
 
   void add(int64_t hash);
   // Runs calls that the ranks make together. They have the hash as their number, or `number` where
-  // there are no new values.
+  // there are no new values, or so often that this call is not one of those that are compared.
   // Throws: what they throw; invalid_argument, on every rank, for values that differ.
   void tell(int64_t number, const std::function<void()>& calls);
 
@@ -27,6 +28,7 @@ class NewValues {
   const char* subject_;
   ProcessGroup group_;
   uint64_t hash_ = 0;  // 0: no new values
+  ComparisonBudget budget_;
 };
 
 }  // namespace muster

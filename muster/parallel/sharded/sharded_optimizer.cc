@@ -165,7 +165,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   void lend_whole_gradients();
   void return_whole_gradients();
   void take_replaced();
-  void note_written(bool by_any);
+  void note_written();
   void require_same_groups(const Groups& groups) const;
   void require_same_type(const Tensor& parameter, const Tensor& place) const;
   void require_same_trained() const;
@@ -339,7 +339,6 @@ void ShardsState::begin_backward() {
     return;
   require_same_trained();
   require_unwritten_parts();
-  note_written(/*by_any=*/true);
   for (ShardBucket& bucket : buckets)
     bucket.gradients->drop();
   under_way.clear();
@@ -451,18 +450,16 @@ void ShardsState::take_replaced() {
 
 // A step keeps what this rank has written to its own part of a parameter, and what the others have
 // in theirs. With whole gradients the wrapped model compares the weights.
-void ShardsState::note_written(bool by_any) {
+void ShardsState::note_written() {
   const NoGradGuard no_grad;
   for (ShardBucket& bucket : buckets) {
     if (!bucket.written)
       continue;
-    const Int64s hashes = bucket.written->hashes_of_changed(by_any);
+    const Int64s hashes = bucket.written->hashes_of_changed();
     for (const int64_t hash : hashes) {
       new_to_group.add(hash);
       new_to_replicas.add(hash);
     }
-    if (!hashes.empty())
-      bucket.written->note();
   }
 }
 
@@ -685,7 +682,7 @@ Tensor ShardedOptimizerBase::step(LossClosure closure) {
   state.require_sole_claim();
   state.require_averaged_gradients();
   state.take_replaced();
-  state.note_written(/*by_any=*/false);  // parts may be written to before a step
+  state.note_written();
   state.clear_parts();
   options_to_part();
   if (!state.options.gradients)

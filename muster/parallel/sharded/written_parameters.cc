@@ -1,5 +1,5 @@
 // A parameter's version tells that it was written to. A few of its values tell whether they are
-// others now: a program may swap in averages for a while, on one rank alone.
+// others now: a program may put values in for a while, on one rank alone, and take them out again.
 #include "muster/parallel/sharded/written_parameters.h"
 
 #include <ATen/Functions.h>
@@ -12,12 +12,20 @@
 #include "muster/base/mapped.h"
 #include "muster/base/torch_names.h"
 #include "muster/ddp/replica_check.h"
+#include "muster/ddp/value_sample.h"
 
 namespace muster {
 
 namespace {
 
 constexpr int64_t kSampledValues = 64;  // of a parameter, evenly spaced
+
+// A perturbation that is subtracted again leaves roundings.
+bool has_changed(const Tensor& now, const Tensor& before) {
+  const double relative = roundings_of(before.scalar_type());
+  const double absolute = relative * before.abs().max().item<double>();
+  return !at::allclose(now, before, relative, absolute, /*equal_nan=*/true);
+}
 
 }  // namespace
 
@@ -45,24 +53,19 @@ void WrittenParameters::note() {
   versions_ = mapped(parameters_, &Tensor::_version);
 }
 
-bool WrittenParameters::is_written(size_t parameter) const {
-  return parameters_[parameter]._version() != versions_[parameter];
-}
-
-Int64s WrittenParameters::hashes_of_changed(bool by_any) const {
-  const bool may_be_any = by_any && flat_.is_cpu();
+Int64s WrittenParameters::hashes_of_changed() const {
   const auto written = filtered_indices<size_t>(
-      parameters_.size(), [&](size_t i) { return may_be_any || is_written(i); });
+      parameters_.size(), [&](size_t i) { return parameters_[i]._version() != versions_[i]; });
   if (written.empty())
     return {};
-  const Tensor now = sample();
+  const Tensor now = sample().cpu(), noted = noted_.cpu();
   Int64s hashes;
   for (const size_t i : written) {
     const auto mine = [&](const Tensor& values) {
       return values.slice(0, first_places_[i], first_places_[i + 1]);
     };
-    if (!mine(now).equal(mine(noted_)))
-      hashes.push_back(hash_of_bits(parameters_[i]));
+    if (has_changed(mine(now), mine(noted)))
+      hashes.push_back(hash_of_bits(mine(now)));
   }
   return hashes;
 }

@@ -14,16 +14,14 @@ class WrittenParameters {
  public:
   WrittenParameters(Tensors parameters, const FlatLayout& layout, Tensor flat);
 
-  // What is in the parameters now is known to all ranks.
+  // What is in the parameters now is known to all ranks. Blocking: no.
   void note();
-  // Hashes of the values of those that were changed since note(), by writes to them or, `by_any`
-  // and on a CPU, also by writes to `data()` and other views that have no version in common with
-  // them. Blocking: for a GPU, if any was written to.
-  Int64s hashes_of_changed(bool by_any) const;
+  // Hashes of sampled values of those that were written to since note(), and changed by more than
+  // roundings. Blocking: for a GPU, if any was written to.
+  Int64s hashes_of_changed() const;
 
  private:
   Tensor sample() const;
-  bool is_written(size_t parameter) const;
 
   Tensors parameters_;
   Tensor flat_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <random>
 #include <vector>
 
 namespace muster {
@@ -43,6 +45,34 @@ TEST(CallOrder, RanksThatGoApartHaveDifferentNumbersThere) {
   }
   EXPECT_EQ(one.number_of(0), another.number_of(0));
   EXPECT_NE(one.number_of(1), another.number_of(2));
+}
+
+// A random order makes one call in 64 a comparison, beside the first hundred.
+TEST(CallOrder, ManySurprisesAreComparedNowAndThen) {
+  std::mt19937 random(5);
+  CallOrder order;
+  int64_t compared = 0;
+  for (int call = 0; call < 10'000; ++call) {
+    const auto unit = static_cast<int64_t>(random() % 50);
+    compared += order.number_of(unit) != unit ? 1 : 0;
+  }
+  EXPECT_LE(compared, 100 + 10'000 / 64);
+  EXPECT_GE(compared, 100);
+}
+
+// Where they go apart among many surprises, and are alike from there on.
+TEST(CallOrder, RanksThatHaveGoneApartDifferLater) {
+  std::mt19937 random(6);
+  CallOrder one, another;
+  for (int call = 0; call < 10'000; ++call) {
+    const auto unit = static_cast<int64_t>(random() % 50);
+    one.number_of(unit);
+    another.number_of(call == 9'000 ? unit + 1 : unit);
+  }
+  bool differ = false;
+  for (int call = 0; call < 200; ++call)
+    differ |= one.number_of(call % 3) != another.number_of(call % 3);
+  EXPECT_TRUE(differ);
 }
 
 }  // namespace
