@@ -71,6 +71,8 @@ class OnGpus(unittest.TestCase):
         self.assertNotIn("makes a context on", said)  # the fake GPUs tell; on true ones it is memory of another rank's
         return said
 
+
+class Training(OnGpus):
     def test_training_has_the_losses_of_cpu_ranks(self):
         def losses(name, *where):
             folder = f"{self.folder}/{name}"
@@ -137,43 +139,6 @@ class OnGpus(unittest.TestCase):
     def test_hooks_end_on_another_stream_than_they_begin_on(self):
         self.assertIn("hooks beside holds", self.probe(OVER_NCCL, "hooks beside"))
 
-    def test_reductions_that_nccl_has_not_are_refused(self):
-        self.assertIn("refused reductions holds", self.probe(OVER_NCCL, "refused reductions"))
-
-    def test_a_calls_own_limit_is_an_error_that_names_the_rank(self):
-        said = self.probe(OVER_NCCL, "limit", code=1)
-        self.assertRegex(said, r"rank 0 threw: all_reduce #1 on rank 0 of 2: Timed out waiting 3000ms; missing rank\(s\) 1")
-
-    def test_a_calls_own_limit_is_an_error_too_while_a_graph_has_the_communicator(self):
-        said = self.probe(OVER_NCCL, "graphed limit", code=1)
-        self.assertRegex(said, r"rank 0 threw: all_reduce #[0-9]+ on rank 0 of 2: Timed out waiting 3000ms; missing rank\(s\) 1")
-
-    def test_the_jobs_limit_names_the_rank_and_ends_the_job(self):
-        said = self.probe(OVER_NCCL, "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
-        self.assertRegex(said, r"all_reduce #1 on rank 0 of 2: timed out after 5.0s; missing rank\(s\) 1; NCCL's communicator is aborted")
-
-    def check_hang(self, what, hangs, call):
-        """A GPU hangs in what all ranks have come to: the job's limit ends the ranks, which name it."""
-        said = self.probe((), what, code=1, FAKE_NCCL_HANGS=hangs, MUSTER_COLLECTIVE_TIMEOUT="5")
-        self.assertRegex(said, call + " on rank [01] of 2: timed out after 5.0s; all ranks wait: a GPU or the network hangs; NCCL's communicator is aborted")
-
-    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
-    def test_a_gpu_that_hangs_in_a_sum_of_gradients_is_ended(self):
-        self.check_hang("losses", "1 all_reduce 3", "all_reduce of gradients #3")
-
-    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
-    def test_a_gpu_that_hangs_in_a_broadcast_of_the_reducers_is_ended(self):
-        self.check_hang("losses", "1 broadcast 1", "broadcast of a model")
-        shutil.rmtree(f"{self.folder}/run")
-        self.check_hang("losses", "1 broadcast 6", "broadcast of the order of gradients")
-
-    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
-    def test_a_gpu_that_hangs_in_a_replay_is_ended(self):
-        self.check_hang("graphed for ever", "1 all_reduce 14", "replay #3")
-
-    def test_a_step_with_bad_gradients_is_left_out_on_the_gpu(self):
-        self.assertIn("leave out holds", self.probe(OVER_NCCL, "leave out"))
-
     def test_a_step_does_not_wait_for_the_gpu(self):
         counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
         said = self.probe(counting, "count waits of a small model")
@@ -237,6 +202,45 @@ class OnGpus(unittest.TestCase):
 
     def test_one_process_with_two_replicas(self):
         self.assertIn("data parallel holds", self.probe(ONE, "data parallel"))
+
+
+class Faults(OnGpus):
+    def test_reductions_that_nccl_has_not_are_refused(self):
+        self.assertIn("refused reductions holds", self.probe(OVER_NCCL, "refused reductions"))
+
+    def test_a_calls_own_limit_is_an_error_that_names_the_rank(self):
+        said = self.probe(OVER_NCCL, "limit", code=1)
+        self.assertRegex(said, r"rank 0 threw: all_reduce #1 on rank 0 of 2: Timed out waiting 3000ms; missing rank\(s\) 1")
+
+    def test_a_calls_own_limit_is_an_error_too_while_a_graph_has_the_communicator(self):
+        said = self.probe(OVER_NCCL, "graphed limit", code=1)
+        self.assertRegex(said, r"rank 0 threw: all_reduce #[0-9]+ on rank 0 of 2: Timed out waiting 3000ms; missing rank\(s\) 1")
+
+    def test_the_jobs_limit_names_the_rank_and_ends_the_job(self):
+        said = self.probe(OVER_NCCL, "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
+        self.assertRegex(said, r"all_reduce #1 on rank 0 of 2: timed out after 5.0s; missing rank\(s\) 1; NCCL's communicator is aborted")
+
+    def check_hang(self, what, hangs, call):
+        """A GPU hangs in what all ranks have come to: the job's limit ends the ranks, which name it."""
+        said = self.probe((), what, code=1, FAKE_NCCL_HANGS=hangs, MUSTER_COLLECTIVE_TIMEOUT="5")
+        self.assertRegex(said, call + " on rank [01] of 2: timed out after 5.0s; all ranks wait: a GPU or the network hangs; NCCL's communicator is aborted")
+
+    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
+    def test_a_gpu_that_hangs_in_a_sum_of_gradients_is_ended(self):
+        self.check_hang("losses", "1 all_reduce 3", "all_reduce of gradients #3")
+
+    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
+    def test_a_gpu_that_hangs_in_a_broadcast_of_the_reducers_is_ended(self):
+        self.check_hang("losses", "1 broadcast 1", "broadcast of a model")
+        shutil.rmtree(f"{self.folder}/run")
+        self.check_hang("losses", "1 broadcast 6", "broadcast of the order of gradients")
+
+    @unittest.skipUnless(FAKE, "no true GPU hangs when told to")
+    def test_a_gpu_that_hangs_in_a_replay_is_ended(self):
+        self.check_hang("graphed for ever", "1 all_reduce 14", "replay #3")
+
+    def test_a_step_with_bad_gradients_is_left_out_on_the_gpu(self):
+        self.assertIn("leave out holds", self.probe(OVER_NCCL, "leave out"))
 
     def test_memory_that_runs_out_names_the_rank(self):
         said = self.probe((*SHARED, "2"), "out of memory", code=1, FAKE_CUDA_MEMORY=str(1 << 32))
