@@ -99,9 +99,8 @@ int Collective::source() {
   return source_;
 }
 
-Communicator::Communicator(c10::intrusive_ptr<c10d::Backend> on_host, const NcclGroup& group)
-    : on_host_(std::move(on_host)),
-      rank_(group.rank),
+Communicator::Communicator(const NcclGroup& group)
+    : rank_(group.rank),
       name_(group.name),
       stream_(new_stream({c10::kCUDA, static_cast<c10::DeviceIndex>(group.ordinal)})),
       timeout_(group.watchdog_timeout) {}
@@ -115,6 +114,16 @@ void Communicator::expect_alive(const char* operation) {
   const std::lock_guard lock(mutex_);
   TORCH_CHECK_WITH(
       DistBackendError, !ended_, operation, ": NCCL communicator was aborted on rank ", rank_);
+}
+
+c10::intrusive_ptr<c10d::Backend> Communicator::connect(const std::function<bool()>& all_have_come,
+                                                        const MakeOnHost& make_on_host) {
+  const std::lock_guard lock(connecting_);
+  expect_alive("connect");
+  while (!all_have_come())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  on_host_ = make_on_host();
+  return on_host_;
 }
 
 bool Communicator::hangs_in(const char* operation) {
@@ -169,7 +178,8 @@ void Communicator::shutdown() {
   take_all();
   wait_for_graphs();
   stop_watching();
-  on_host_->shutdown();
+  if (on_host_)
+    on_host_->shutdown();
 }
 
 void Communicator::wait_for_graphs() const {
@@ -178,6 +188,7 @@ void Communicator::wait_for_graphs() const {
 }
 
 void Communicator::abort() {
+  const std::lock_guard lock(connecting_);
   std::fprintf(stderr, "nccl: aborted\n");
   give_up_all();
   wait_for_graphs();

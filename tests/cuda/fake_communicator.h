@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -62,7 +63,9 @@ class Collective : public Flight {
 
 class Communicator {
  public:
-  Communicator(c10::intrusive_ptr<c10d::Backend> on_host, const NcclGroup& group);
+  using MakeOnHost = std::function<c10::intrusive_ptr<c10d::Backend>()>;
+
+  explicit Communicator(const NcclGroup& group);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   ~Communicator() { stop_watching(); }
@@ -70,6 +73,12 @@ class Communicator {
   const c10::Stream& stream() const { return stream_; }
   std::mutex& order() { return order_; }  // is held while an operation is started
   void set_timeout(std::chrono::milliseconds timeout);
+
+  // Waits until `all_have_come`, and gets what shared memory does. As with LibTorch, whose
+  // getCommPtr() has a lock meanwhile, an abort waits for it: it ends nothing here. Throws:
+  // DistBackendError where the communicator has ended.
+  c10::intrusive_ptr<c10d::Backend> connect(const std::function<bool()>& all_have_come,
+                                            const MakeOnHost& make_on_host);
 
   // Whether the GPU hangs in the operation that is started now: FAKE_NCCL_HANGS="1 all_reduce 3"
   // says on which rank, and from which such call of a communicator on. The caller holds order().
@@ -98,7 +107,8 @@ class Communicator {
   void stop_watching();
   void end_for_time(Collective& late) const;
 
-  const c10::intrusive_ptr<c10d::Backend> on_host_;
+  std::mutex connecting_;
+  c10::intrusive_ptr<c10d::Backend> on_host_;  // once it has connected
   const int rank_;
   const std::string name_;
   const c10::Stream stream_;

@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "muster/comm/shm/backend.h"
@@ -34,9 +36,24 @@ Options beside_the_host(Options options) {
 
 class FakeNccl : public ForwardingBackend {
  public:
-  FakeNccl(const c10::intrusive_ptr<c10d::Backend>& on_host, const NcclGroup& group)
-      : ForwardingBackend(on_host), communicator_(std::make_shared<Communicator>(on_host, group)) {}
+  explicit FakeNccl(const NcclGroup& group)
+      : ForwardingBackend(group.rank, group.size),
+        communicator_(std::make_shared<Communicator>(group)) {}
   ~FakeNccl() override { communicator_->destroy(); }
+
+  // The ranks connect by sockets of NCCL's own: the store that counts them here tells nobody that
+  // its server has gone, or that a rank is not awaited any more.
+  void connect(const c10::intrusive_ptr<c10d::Store>& store) {
+    const auto all_have_come = [&, this] {
+      try {
+        return store->add("connecting", std::exchange(is_counted_, true) ? 0 : 1) >= getSize();
+      } catch (const std::exception&) {
+        return false;
+      }
+    };
+    backend_ = communicator_->connect(
+        all_have_come, [&, this] { return make_shm(store, getRank(), getSize(), kNever); });
+  }
 
   const std::string getBackendName() const override { return "nccl"; }
   bool supportsTensorAlloc(c10::DeviceIndex) override { return false; }
@@ -236,6 +253,7 @@ class FakeNccl : public ForwardingBackend {
   }
 
   const std::shared_ptr<Communicator> communicator_;
+  bool is_counted_ = false;
 };
 
 }  // namespace
@@ -243,11 +261,11 @@ class FakeNccl : public ForwardingBackend {
 c10::intrusive_ptr<c10d::Backend> make_fake_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const NcclGroup& group) {
   quiet_nccl_watchdog();  // as muster_cuda.cc does
-  const auto backend =
-      c10::make_intrusive<FakeNccl>(make_shm(store, group.rank, group.size, kNever), group);
-  backend->setBoundDeviceId(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(group.ordinal)));
+  const auto backend = c10::make_intrusive<FakeNccl>(group);
   if (group.made)
     group.made(backend);
+  backend->setBoundDeviceId(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(group.ordinal)));
+  backend->connect(store);
   return backend;
 }
 

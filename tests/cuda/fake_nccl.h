@@ -4,6 +4,9 @@
 // started; Work::wait() lets the current stream wait for the operation, and not the host. What is
 // not waited for is found as everywhere on the GPUs (fake_memory.h).
 //
+// A communicator is made as LibTorch makes one: the host waits in it for all ranks, after
+// NcclGroup::made was called, and an abort by another thread waits for the end of that.
+//
 // An operation counts as under way until the host knows that it is over, by a wait or a question,
 // however fast it was. shutdown() waits for what is under way. abort() gives it up, and the values
 // of what it would have written become wrong; so does the destructor without either of them, and

@@ -19,6 +19,8 @@ class ForwardingBackend : public c10d::Backend {
 
   explicit ForwardingBackend(c10::intrusive_ptr<c10d::Backend> backend)
       : Backend(backend->getRank(), backend->getSize()), backend_(std::move(backend)) {}
+  // One that gets the other backend later.
+  ForwardingBackend(int rank, int size) : Backend(rank, size) {}
 
   const std::string getBackendName() const override { return backend_->getBackendName(); }
   bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }

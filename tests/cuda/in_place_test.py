@@ -45,8 +45,10 @@ class InPlace(unittest.TestCase):
     def check(self, calm, *kills, **how):
         done = self.train(*kills, **how)
         self.assertEqual(self.ends(done), calm, f"{kills}\n{done.stdout}{done.stderr}")
-        self.assertIn("the others keep their processes", done.stderr)
+        generations = {int(kill.partition("/")[2].partition(":")[0] or 0) for kill in kills}
+        self.assertIn(f"the others keep their processes ({len(generations)} of 3 restarts)", done.stderr)
         self.assertNotIn("starting all ranks again", done.stderr)
+        self.assertNotIn("has not come back", done.stderr)
 
     def test_kills_end_with_the_bits_of_a_calm_run(self):
         calm = self.ends(self.train())
@@ -59,6 +61,12 @@ class InPlace(unittest.TestCase):
             with self.subTest(kills=kills):
                 self.check(calm, *kills)
         print(f"{len(table)} trainings with kills end with the bits of a calm one")
+
+    def test_a_rank_dies_while_the_others_connect_again(self):
+        calm = self.ends(self.train())
+        for second in ("1@0/1:join", "2@0/1:restore", "0@0/1:restore"):
+            with self.subTest(second=second):
+                self.check(calm, "1@4", second)
 
     def test_a_rank_of_a_divided_model_is_replaced(self):
         # The part of the rank that has gone is on the disk, and in the memory of a neighbour.
