@@ -68,6 +68,14 @@ class InPlace(unittest.TestCase):
             with self.subTest(second=second):
                 self.check(calm, "1@4", second)
 
+    def test_ranks_whose_host_runs_ahead_of_the_gpu_are_replaced(self):
+        # No step waits for the GPU, but each third one is kept.
+        program = ("elastic_probe", "--steps", str(STEPS), "--optimizer", "muster", "--keep", "3")
+        calm = self.ends(self.train(program=program))
+        for kills in (("1@5",), ("0@8:backward",), ("2@6:keep",), ("0@4", "1@10/1")):
+            with self.subTest(kills=kills):
+                self.check(calm, *kills, program=program)
+
     def test_a_rank_of_a_divided_model_is_replaced(self):
         # The part of the rank that has gone is on the disk, and in the memory of a neighbour.
         for program in (("elastic_divided_probe", "full"), ("elastic_divided_probe", "full", "--in-memory"), ("elastic_divided_probe", "zero", "--in-memory")):

@@ -4,8 +4,9 @@
 //   elastic_probe [--steps N] [--every N] [--background] [--keep N] [--samples FOLDER] [--divided]
 //                 [--kill RANK@STEP[/GENERATION | /*][:PLACE]]… [--throw RANK@STEP | all@STEP]
 //                 [--hang RANK@STEP] [--kill-host RANK@STEP] [--stay all@STEP] [--crash RANK@STEP]
-//                 [--slow RANK@STEP] [--deaf]
+//                 [--slow RANK@STEP] [--deaf] [--optimizer muster]
 //
+// --optimizer muster: its AdamW, with which no step waits for a GPU.
 // --crash is a kill by SIGSEGV, in a function of that name; --slow takes 5 s to tell what is to be
 // kept; --deaf saves as always, but never asks whether it is to stop.
 // --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the ranks
@@ -29,6 +30,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,6 +60,7 @@ struct Plan {
   bool background = false;
   bool divided = false;
   bool deaf = false;
+  std::string optimizer = "torch";
   std::string samples;
   std::vector<Kill> kills, throws, hangs, host_kills, stays, crashes, slow;
 };
@@ -126,6 +130,13 @@ void die_if_here(const Plan& plan, muster::Context& ctx, int64_t step, const cha
     die();
 }
 
+std::unique_ptr<torch::optim::Optimizer> make_adamw(const Plan& plan,
+                                                    const std::vector<at::Tensor>& parameters) {
+  if (plan.optimizer == "muster")
+    return std::make_unique<muster::optim::AdamW>(parameters, 0.01);
+  return std::make_unique<torch::optim::AdamW>(parameters, 0.01);
+}
+
 // Whoever asks it for its state dies in the midst of it, after some collectives of the others.
 struct DeadlyPart {
   const Plan& plan;
@@ -143,12 +154,14 @@ struct DeadlyPart {
 void note_samples(const Plan& plan,
                   muster::Context& ctx,
                   int64_t step,
-                  const std::vector<int64_t>& samples) {
+                  const at::Tensor& features) {
   if (plan.samples.empty())
     return;
+  const auto numbers = features.select(1, 3).cpu().contiguous();
   std::ofstream file(plan.samples + "/" + std::to_string(ctx.rank()), std::ios::app);
-  for (const int64_t sample : samples)
-    file << ctx.env().attempt << " " << step << " " << sample << "\n";
+  for (int64_t i = 0; i < numbers.numel(); ++i)
+    file << ctx.env().attempt << " " << step << " "
+         << static_cast<int64_t>(numbers.data_ptr<float>()[i]) << "\n";
 }
 
 void train_and_print(muster::Context& ctx, const Plan& plan) {
@@ -161,7 +174,8 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
                             torch::nn::BatchNorm1d(16),
                             torch::nn::Linear(16, 2));
   net->to(ctx.device());
-  torch::optim::AdamW optimizer(net->parameters(), 0.01);
+  const auto made = make_adamw(plan, net->parameters());
+  torch::optim::Optimizer& optimizer = *made;
   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = plan.steps}));
   auto x = torch::randn({64, 4}, at::detail::createCPUGenerator(2));
   x.select(1, 3).copy_(torch::arange(64));  // the sample's number
@@ -188,10 +202,6 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
   muster::TrainStep step(model, optimizer, {.schedule = &schedule});
   for (const auto& batch : data.steps(plan.steps)) {
     const int64_t done = data.position().step;
-    std::vector<int64_t> samples;
-    const auto numbers = batch.features.select(1, 3).cpu().contiguous();
-    for (int64_t i = 0; i < numbers.numel(); ++i)
-      samples.push_back(static_cast<int64_t>(numbers.data_ptr<float>()[i]));
     step(batch, [&] {
       auto loss = torch::cross_entropy_loss(model(batch.features / 64), batch.labels);
       if (is_here(plan.kills, ctx, done, "backward")) {
@@ -210,7 +220,7 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
       throw std::runtime_error("a bug of its own");
     while (is_here(plan.hangs, ctx, done, "step") && !ctx.stop_requested())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    note_samples(plan, ctx, done, samples);
+    note_samples(plan, ctx, done, batch.features);
     if (plan.deaf)
       checkpoints.save_when_due(done);
     else if (checkpoints.save_or_stop(done))
@@ -274,6 +284,8 @@ int main(int argc, char** argv) {
       plan.divided = true;
     if (flag == "--deaf")
       plan.deaf = true;
+    if (flag == "--optimizer")
+      plan.optimizer = value();
     if (flag == "--samples")
       plan.samples = value();
     if (flag == "--kill")
