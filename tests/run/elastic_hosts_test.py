@@ -6,13 +6,17 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import types
 import unittest
 
 from elastic_test import ELASTIC_DIVIDED_PROBE, ELASTIC_PROBE, Elastic
-from program_case import MUSTER, processes_of
+from program_case import BUILD, MUSTER, processes_of
 from long import long, some_of
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cuda"))
+from fake_gpus import two_gpus
 
 # A host that is only slow is not given up: connections tell of those that die.
 PATIENT = "keep_alive_interval=60,keep_alive_max_attempt=10"
@@ -129,6 +133,15 @@ class Hosts(OnHosts):
                     self.assertRegex(done.stderr, r"rank \d: killed by SIGKILL.*; a replacement is started, "
                                                   r"the others keep their processes \(1 of 3 restarts\)")
                     self.tell_time(done, f"2 hosts of 2 ranks, {backend}, {kill}")
+
+    def test_a_rank_over_nccl_dies_on_any_host(self):
+        gpus = {"flags": ("--no-lease",), **two_gpus(BUILD)}  # on each host, and NCCL's stand-in between all ranks
+        calm = self.calm(**gpus)
+        self.assertEqual(len(calm), 4)
+        done = self.train("--kill", "3@5:backward", "--kill", "0@8/1", **gpus)
+        self.assertIn("nccl: rank 3 of world", done.stderr)
+        self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+        self.assert_kept(done, 4, {0, 3}, generations=2)
 
     def test_ranks_of_both_hosts_die_together(self):
         calm = self.calm(MUSTER_BACKEND="auto")
