@@ -81,6 +81,74 @@ void count_waits(muster::Context& ctx, int64_t batch, const std::vector<int64_t>
   }
 }
 
+// A way of training, whose steps of two micro-batches keep averages and a norm.
+void expect_no_waits(muster::Context& ctx,
+                     const char* way,
+                     const muster::StepModels& models,
+                     torch::optim::Optimizer& optimizer,
+                     const muster::TrainStepOptions& options,
+                     const std::function<at::Tensor()>& loss_of) {
+  muster::TrainStep step(models, optimizer, options);
+  const StepCosts costs = costs_of_steps(ctx, [&] {
+    step.run(1, /*last=*/false, loss_of);
+    step.run(1, /*last=*/true, loss_of);
+  });
+  expect(costs.waits == 0, muster::cat("no waits for the GPU of ", way, ", got ", costs.waits));
+}
+
+// Ranks of NCCL have as few waits as one rank, also where their model or optimizer is divided. A
+// ShardedOptimizer is no optimizer of muster::optim: TrainStep waits if it has to know of NaN.
+void count_waits_of_ranks(muster::Context& ctx) {
+  using AdamW = muster::optim::AdamW;
+  const auto group = ctx.process_group();
+  const auto x = torch::randn({4, 16}, ctx.device());
+  const auto train = [&](const char* way, auto& net, auto& model, auto& optimizer, auto&& options) {
+    expect(host_waits() >= 0, "that waits are counted");
+    expect_no_waits(ctx, way, net, optimizer, options, [&] { return model(x).square().mean(); });
+  };
+  const auto small = [] {
+    torch::manual_seed(5);
+    return torch::nn::Sequential(
+        torch::nn::Linear(16, 8), torch::nn::Tanh(), torch::nn::Linear(8, 4));
+  };
+  auto copied = small();
+  copied->to(ctx.device());
+  muster::DistributedDataParallel model(copied, group);
+  AdamW of_copies(model.parameters(), 1e-4);
+  muster::Ema ema(*copied, 0.9);
+  train("DistributedDataParallel",
+        model,
+        model,
+        of_copies,
+        muster::TrainStepOptions{.clip_norm = 1.0, .ema = &ema});
+
+  auto whole = small();
+  whole->to(ctx.device());
+  muster::FullySharded sharded(group);
+  auto wrapped = sharded.wrap(whole);
+  AdamW of_parts(sharded.parameters(), 1e-4);
+  muster::Ema of_pieces(sharded.pieces(*whole), 0.9);
+  train(
+      "FullySharded",
+      whole,
+      wrapped,
+      of_parts,
+      muster::TrainStepOptions{
+          .clip = [&] { return sharded.clip_grad_norm(1.0); }, .ema = &of_pieces, .group = group});
+
+  auto zero = small();
+  zero->to(ctx.device());
+  muster::DistributedDataParallel averaged(zero, group);
+  muster::ShardedOptimizer<AdamW> divided(
+      zero->parameters(), torch::optim::AdamWOptions(1e-4), group);
+  train("ShardedOptimizer",
+        averaged,
+        averaged,
+        divided,
+        muster::TrainStepOptions{
+            .clip_norm = 1.0, .on_nonfinite = muster::OnNonfinite::ignore, .group = group});
+}
+
 // What is added to metrics waits for nothing until they are written.
 void add_to_metrics(muster::Context& ctx) {
   muster::Metrics metrics(ctx);
@@ -198,6 +266,7 @@ Probes cost_probes() {
   return {
       {"count waits", [](muster::Context& ctx) { count_waits(ctx, 1024, {256, 2048}); }},
       {"count waits of a small model", [](muster::Context& ctx) { count_waits(ctx, 4, {16}); }},
+      {"count waits of ranks", count_waits_of_ranks},
       {"metrics", add_to_metrics},
       {"leave out", leave_steps_out},
       {"save beside", save_beside_training},

@@ -145,6 +145,10 @@ class Training(OnGpus):
         self.assertIn("TrainStep, muster::optim::AdamW: 0 waits a step", said)
         self.assertRegex(said, "TrainStep, torch::optim::AdamW: 1 waits a step")
 
+    def test_steps_of_ranks_over_nccl_do_not_wait_for_the_gpu(self):
+        counting = OVER_NCCL if FAKE else (*OVER_NCCL, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
+        self.assertIn("count waits of ranks holds", self.probe(counting, "count waits of ranks"))
+
     def test_metrics_do_not_wait_for_the_gpu(self):
         counting = ONE if FAKE else (*ONE, "env", f"LD_PRELOAD={BUILD}/lib/libcount_waits.so")
         self.assertIn("metrics holds", self.probe(counting, "metrics"))
