@@ -124,6 +124,7 @@ RankExits HostAgent::run_ranks(const Order& order, int* stopped_by) {
   GroupRules rules{.shutdown_timeout = options_.shutdown_timeout,
                    .master_port = has_rank_0 ? watched_port(options_, job_->setup().facts()) : 0,
                    .stopped_for = options_.stopped_timeout,
+                   .is_again = attempt_of(order.round) > 0,
                    .is_awaited = [this] { return is_awaited(); }};
   bool told = false;  // the first is what the others must know at once
   if (options_.failure_policy == FailurePolicy::replace) {
@@ -140,7 +141,8 @@ RankExits HostAgent::run_ranks(const Order& order, int* stopped_by) {
   if (!result.fault.empty())
     throw unavailable(result.fault);
   *stopped_by = result.stopped_by;
-  return brief(result.exits);
+  const bool was_waiting = result.exits.empty() && result.stopped_by == 0;
+  return was_waiting ? not_started(specs) : brief(result.exits);
 }
 
 // The others wait for the end of our ranks, or have gone on without us.

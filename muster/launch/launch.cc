@@ -171,6 +171,7 @@ class LocalJob {
                            .master_port = watched_port(options_, job_.facts()),
                            .stopped_for = options_.stopped_timeout,
                            .failure_policy = options_.failure_policy,
+                           .is_again = attempt_ > 0,
                            .replacing = in_place_ ? &in_place_->rules() : nullptr};
     GroupResult result = run_local_ranks(processes_, specs, job_.inherited_fds(), rules);
     record_->end_attempt(result.exits, result.fault);

@@ -6,6 +6,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
 #include "muster/launch/shortage_note.h"
+#include "muster/launch/shortage_wait.h"
 #include "muster/launch/source_lines.h"
 #include "muster/launch/successors.h"
 #include "muster/supervise/descendants.h"
@@ -237,17 +239,22 @@ class LocalRanks {
               [this](const auto& stranger) { on_stranger(stranger); }),
         starts_(processes, output_, inherit_fds) {}
 
-  // Blocking: until every process has ended. Throws: SpawnError, io.
+  // Throws: SpawnError, io; no process is left then.
+  void start() {
+    if (fault_.empty())  // else PortWatch has found a stranger already
+      start_all();
+  }
+
+  // Blocking: until every process has ended. Throws: SpawnError, io, of one in place of another.
   GroupResult run() {
-    if (!fault_.empty())  // PortWatch has found a stranger already
+    if (!fault_.empty())
       return {.exits = {}, .fault = fault_};
-    start_all();
     const WaitResult ended = wait();
     starts_.close_input();
     output_.finish([&] { return is_hurried(ended); }, rules_.until);
     GroupResult result{.exits = exits_of(ended),
                        .stopped_by = ended.stopped_by,
-                       .timed_out = ended.timed_out,
+                       .timed_out = ended.timed_out || has_waited_too_long(ended),
                        .fault = fault_,
                        .all_gone = ended.survivors.empty()};
     say_leftovers(ended);
@@ -255,6 +262,12 @@ class LocalRanks {
   }
 
  private:
+  // The time limit was over before there was room for the ranks.
+  bool has_waited_too_long(const WaitResult& ended) const {
+    const bool none_ran = ended.exits.empty() && ended.stopped_by == 0;
+    return none_ran && rules_.until && Clock::now() >= *rules_.until;
+  }
+
   bool goes_on() const { return rules_.failure_policy == FailurePolicy::go_on; }
 
   // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
@@ -276,6 +289,7 @@ class LocalRanks {
       }
     } catch (const Error&) {
       processes_.kill_all();
+      running_ = 0;
       throw;
     }
     forget_shortage_note();
@@ -418,6 +432,29 @@ class LocalRanks {
   std::optional<Successors> successors_;
 };
 
+// Waits until then. False: a signal came first, the time limit, or somebody who awaits the end.
+bool pause_until(TimePoint then, ProcessSet& processes, const GroupRules& rules) {
+  const auto until = std::min(then, rules.until.value_or(then));
+  const auto is_over = [&] {
+    return processes.stop_requested() != 0 || (rules.is_awaited && rules.is_awaited());
+  };
+  while (!is_over() && Clock::now() < until)
+    processes.loop().run_once(until);
+  return !is_over() && until == then;
+}
+
+// Returns when to try again, for ranks that have run before and find no processes now.
+OptionalTime try_start(LocalRanks& ranks, const GroupRules& rules, ShortageWait& shortage) {
+  try {
+    ranks.start();
+  } catch (const Shortage& why) {
+    if (!rules.is_again)
+      throw;
+    return shortage.next_try(why);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 GroupResult run_local_ranks(ProcessSet& processes,
@@ -425,7 +462,12 @@ GroupResult run_local_ranks(ProcessSet& processes,
                             const Ints& inherit_fds,
                             const GroupRules& rules) {
   processes.post_sentinel(marks_of(specs));
-  return LocalRanks(processes, specs, inherit_fds, rules).run();
+  LocalRanks ranks(processes, specs, inherit_fds, rules);
+  ShortageWait shortage;
+  OptionalTime next_try = try_start(ranks, rules, shortage);
+  while (next_try && pause_until(*next_try, processes, rules))
+    next_try = try_start(ranks, rules, shortage);
+  return ranks.run();
 }
 
 }  // namespace muster

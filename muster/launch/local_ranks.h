@@ -35,6 +35,8 @@ struct GroupRules {
   // failure.
   OptionalDuration stopped_for{};
   FailurePolicy failure_policy = FailurePolicy::end;
+  // The ranks have run before: where they find no processes now, they are started later.
+  bool is_again = false;
   Replacing* replacing = nullptr;  // with `replace`: who decides about the other process
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in
   // it yet.

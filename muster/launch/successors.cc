@@ -114,13 +114,21 @@ void Successors::go_on(const NextGeneration& next) {
   if (!may_go_on())
     return;
   processes_.loop().cancel(pause_);
+  try {
+    starts_.make_log_folder(next.specs);
+  } catch (const Shortage& why) {
+    const auto later = [this, next] {
+      go_on(next);
+    };
+    pause_ = processes_.loop().call_at(shortage_.next_try(why), later);
+    return;
+  }
   generation_ = next.number;
   asked_ = some_have_ended_ = false;
   forget_replaced();
   replaced_.merge(std::exchange(ended_, {}));
   followed_.insert(replaced_.begin(), replaced_.end());
   callbacks_.on_generation();
-  starts_.make_log_folder(next.specs);
   specs_ = next.specs;
   to_start_.clear();
   started_.clear();
@@ -140,16 +148,26 @@ void Successors::go_on(const NextGeneration& next) {
     pause_ = processes_.loop().call_at(Clock::now() + next.pause, [this] { start(); });
 }
 
+// Those that find no process now are started later; the others wait for them.
 void Successors::start() {
   processes_.loop().cancel(pause_);
   if (!may_go_on())
     return;
-  for (const int slot : std::exchange(to_start_, {})) {
-    starts_.start(slot, specs_.at(slot));
-    running_.insert(slot);
-    started_.insert(slot);
-    callbacks_.on_start(slot);
+  try {
+    while (!to_start_.empty())
+      start_in(*to_start_.begin());
+    shortage_.end();
+  } catch (const Shortage& why) {
+    pause_ = processes_.loop().call_at(shortage_.next_try(why), [this] { start(); });
   }
+}
+
+void Successors::start_in(int slot) {
+  starts_.start(slot, specs_.at(slot));
+  to_start_.erase(slot);
+  running_.insert(slot);
+  started_.insert(slot);
+  callbacks_.on_start(slot);
 }
 
 // The causes are those that were found when the processes ended: later the kernel's counts have

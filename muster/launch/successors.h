@@ -11,6 +11,7 @@
 #include "muster/launch/rank_starts.h"
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
+#include "muster/launch/shortage_wait.h"
 #include "muster/supervise/descendants.h"
 
 namespace muster {
@@ -52,6 +53,7 @@ class Successors : NoCopy {
   bool may_go_on() const;
   void go_on(const NextGeneration& next);
   void start();
+  void start_in(int slot);
   void give_up(int slot);
   void forget_replaced();
 
@@ -72,6 +74,7 @@ class Successors : NoCopy {
   IntSet to_start_;                      // slots, after the pause
   IntSet started_;                       // slots, in this generation
   EventLoop::Handle pause_ = 0;
+  ShortageWait shortage_;
 };
 
 }  // namespace muster

@@ -439,7 +439,9 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
 WaitResult ProcessSet::kill_all() {
   kill_now();
   rules_.on_exit = {};  // whoever was to be told may be gone
-  return wait_all(rules_);
+  WaitResult ended = wait_all(rules_);
+  result_.stopped_by = ended.stopped_by;
+  return ended;
 }
 
 WaitResult ProcessSet::finish() {

@@ -144,7 +144,8 @@ class ProcessSet : NoCopy {
   // finds next.
   void tell_all(int signal);
 
-  // Sends SIGKILL to everything now. Blocking: as wait_all's last step.
+  // Sends SIGKILL to everything now. Blocking: as wait_all's last step. A stop signal that came
+  // before stays one for stop_requested.
   WaitResult kill_all();
 
  private:

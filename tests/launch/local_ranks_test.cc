@@ -4,20 +4,25 @@
 #include <gmock/gmock.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <utility>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/port.h"
 #include "muster/launch/replacement.h"
 #include "muster/supervise/descendants.h"
+#include "muster/supervise/event_loop.h"
 #include "tests/device/scratch.h"
 #include "tests/support/stranger.h"
 
@@ -212,6 +217,95 @@ TEST(RunLocalRanks, StartsOthersInPlaceOfRanksThatFail) {
   ASSERT_EQ(result.exits.size(), 2u) << "those that were replaced are not among them";
   for (const RankExit& exit : result.exits)
     EXPECT_FALSE(exit.failed());
+}
+
+// Leaves this process no descriptor while it lives.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit none = before_;
+    none.rlim_cur = 0;
+    ::setrlimit(RLIMIT_NOFILE, &none);
+  }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// Gives the descriptors back once the text is said.
+void give_back_once(EventLoop& loop,
+                    std::optional<NoDescriptors>& none,
+                    const int err,
+                    const std::string& text) {
+  loop.call_at(Clock::now() + milliseconds(10), [&loop, &none, err, text] {
+    std::string said(10'000, '\0');
+    said.resize(std::max<ssize_t>(0, ::pread(err, said.data(), said.size(), 0)));
+    if (said.find(text) == std::string::npos)
+      return give_back_once(loop, none, err, text);
+    none.reset();
+  });
+}
+
+constexpr auto kNoRoomYet = "ranks cannot be started again yet: ";
+
+TEST(RunLocalRanks, AReplacementThatFindsNoDescriptorsComesLater) {
+  const ScratchFolder folder;
+  const Fd err(::open(folder.write("err", "").c_str(), O_RDONLY | O_CLOEXEC));
+  GroupResult result;
+  int asked = 0;
+  {
+    const StderrTo caught(folder.path() + "/err");
+    ProcessSet processes;
+    std::optional<NoDescriptors> none;
+    Replacing replacing;
+    replacing.replace = [&](const RankFailures&) {
+      ++asked;
+      none.emplace();
+      give_back_once(processes.loop(), none, err.get(), kNoRoomYet);
+      replacing.go_on({.number = 1, .specs = shells({"", "touch replaced"}, folder)});
+      return true;
+    };
+    replacing.announce = [](const std::string&, const NextGeneration&, const RankSpec&) {
+    };
+    replacing.has_come = [](const std::string&, int) {
+      return true;
+    };
+    const auto specs =
+        shells({"until [ -e replaced ]; do sleep 0.01; done", "kill -KILL $$"}, folder);
+    result = run_local_ranks(processes, specs, {}, {.replacing = &replacing});
+  }
+  const auto said = read_file(folder.path() + "/err");
+  EXPECT_EQ(asked, 1) << said;
+  ASSERT_EQ(result.exits.size(), 2U) << said;
+  for (const RankExit& exit : result.exits)
+    EXPECT_FALSE(exit.failed());
+  EXPECT_EQ(said.find(kNoRoomYet), said.rfind(kNoRoomYet)) << said;
+}
+
+// Those that have run before are started once there is room; the first start fails at once.
+TEST(RunLocalRanks, RanksThatStartAgainWaitForDescriptors) {
+  const ScratchFolder folder;
+  const Fd err(::open(folder.write("err", "").c_str(), O_RDONLY | O_CLOEXEC));
+  GroupResult result;
+  {
+    const StderrTo caught(folder.path() + "/err");
+    ProcessSet processes;
+    const auto specs = shells({"true", "true"}, folder);
+    processes.post_sentinel();
+    std::optional<NoDescriptors> none(std::in_place);
+    EXPECT_THROW(run_local_ranks(processes, specs, {}, {}), Shortage);
+    give_back_once(processes.loop(), none, err.get(), kNoRoomYet);
+    result = run_local_ranks(processes, specs, {}, {.is_again = true});
+    none.emplace();
+    const auto limit = Clock::now() + milliseconds(1);
+    EXPECT_TRUE(
+        run_local_ranks(processes, specs, {}, {.until = limit, .is_again = true}).timed_out);
+  }
+  EXPECT_EQ(result.exits.size(), 2U) << read_file(folder.path() + "/err");
 }
 
 size_t num_open_files() {
