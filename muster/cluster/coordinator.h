@@ -47,9 +47,10 @@ struct CoordinatorRules {
   int max_host_failures = 3;
   std::string run_folder{};
   std::string launch{};  // JobFacts::launch
-  // One GPU may be several agents': with --no-lease, and with etcd, which does not tell at once
-  // that an agent has ended whose machine joins again.
+  // One GPU may be several agents' (--no-lease).
   bool shares_gpus = false;
+  // As etcd does not tell at once that an agent has ended, whose machine may join again.
+  bool sees_ends_late = false;
   // By these hosts without node ranks are numbered (network_order.h).
   SwitchPaths switches{};
   Int64s host_blocks{};
@@ -105,6 +106,7 @@ class Coordinator {
   // twice.
   struct Newcomer {
     Report join;
+    std::string why_not{};  // where no obstacle to joining is the reason
     int signs = 0;  // of life, that the other has given since
   };
   struct ToldSignal {

@@ -67,9 +67,10 @@ std::optional<SharedGpu> shared_gpu(const Plan& plan) {
 }  // namespace
 
 // Ends a job that has no host to spare, or the part of the newcomer; of two newcomers, that of
-// either. Nothing has begun.
+// either. Nothing has begun. Where the one that runs may have ended unseen, the newcomer waits.
 bool Coordinator::turn_away_second_agent(const Order& order) {
-  const auto shared = rules_.shares_gpus ? std::nullopt : shared_gpu(order.plan);
+  const bool may_share = rules_.shares_gpus || (rules_.sees_ends_late && phase_ != Phase::running);
+  const auto shared = may_share ? std::nullopt : shared_gpu(order.plan);
   if (!shared)
     return false;
   std::string first = order.hosts.at(shared->first);
@@ -90,8 +91,17 @@ bool Coordinator::turn_away_second_agent(const Order& order) {
     finish(1, why);
     return true;
   }
-  say_(why);
-  refuse(second, why);
+  if (rules_.sees_ends_late) {
+    const Member& member = members_.at(second);
+    const Report join{.kind = Report::Kind::join,
+                      .from = second,
+                      .number = member.last_report,
+                      .facts = member.facts};
+    newcomers_.insert({first, {.join = join, .why_not = why}});
+  } else {
+    say_(why);
+    refuse(second, why);
+  }
   members_.erase(second);
   return true;
 }
@@ -164,7 +174,9 @@ Orders Coordinator::on_sign_of_life(const std::string& id, TimePoint now) {
       ++at;
       continue;
     }
-    refuse(newcomer.join.from, obstacle_to_joining(*newcomer.join.facts));
+    const auto& why_not = newcomer.why_not;
+    refuse(newcomer.join.from,
+           why_not.empty() ? obstacle_to_joining(*newcomer.join.facts) : why_not);
     at = newcomers_.erase(at);
   }
   return std::exchange(orders_, {});

@@ -53,7 +53,8 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
           .max_host_failures = cluster.max_host_failures,
           .run_folder = options.run_id == "none" ? make_uuid() : options.run_id,
           .launch = make_uuid(),
-          .shares_gpus = !options.lease || cluster.backend == "etcd",
+          .shares_gpus = !options.lease,
+          .sees_ends_late = cluster.backend == "etcd",
           .switches = options.request.switches,
           .host_blocks = blocks_of_mesh(
               options.request.mesh, options.request.nproc_per_node, cluster.max_hosts)};

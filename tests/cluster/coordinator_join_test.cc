@@ -191,6 +191,31 @@ TEST(Coordinator, TheSameAgentStartedTwiceIsRefusedAndTheFirstGoesOn) {
   EXPECT_THAT(world.sign_of_life("b"), IsEmpty());
 }
 
+// Where ends are seen late, one with the GPUs of a member waits for what becomes of that member.
+TEST(Coordinator, ASecondAgentWithTheGpusOfOneThatMayHaveEndedWaits) {
+  CoordinatorRules rules = between(1, 3);
+  rules.sees_ends_late = true;
+  World world(rules);
+  const auto join = [&](const std::string& id) {
+    HostFacts facts = facts_of("a");
+    facts.id = id;
+    facts.host.gpus = {Gpu{.uuid = {"GPU-0"}, .model = "Test GPU", .memory_total_bytes = 1 << 30}};
+    return world.report({.kind = Report::Kind::join, .from = id, .facts = facts});
+  };
+  join("id-a");
+  EXPECT_THAT(world.after(std::chrono::minutes(1)), ElementsAre(Field(&Order::kind, Kind::start)));
+  EXPECT_THAT(join("id-a2"), IsEmpty()) << "the first may have ended";
+  EXPECT_THAT(world.sign_of_life("a"), IsEmpty()) << "it may have been given before";
+  const auto refused = world.sign_of_life("a");
+  ASSERT_THAT(refused, ElementsAre(Field(&Order::kind, Kind::refuse)));
+  EXPECT_THAT(refused[0].reason, HasSubstr("are on one machine: both have GPU-0"));
+  EXPECT_THAT(join("id-a3"), IsEmpty());
+  world.lose("a");
+  const auto orders = world.after(std::chrono::minutes(1));
+  ASSERT_THAT(orders, ElementsAre(Field(&Order::kind, Kind::start)));
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a3"));
+}
+
 TEST(Coordinator, AReportThatIsToldAgainCountsOnce) {
   CoordinatorRules rules = fixed(1);
   rules.max_restarts = 3;
