@@ -151,7 +151,6 @@ TEST_F(TasksOnTwoGpus, MemoryThatIsFreedIsSeen) {
   EXPECT_EQ(state_of(ran, 0), "done");
 }
 
-// What every task finds as an element of Slurm's is what it finds here.
 // A daemon that shows in nothing whose it is: while the task `beside` runs, which may have started
 // it too, it is let be, and the GPU kept; it ends with that one.
 TEST_F(TasksOnTwoGpus, AGpuIsKeptWhileWhatATaskLeftMayUseIt) {
@@ -193,6 +192,7 @@ TEST_F(TasksOnTwoGpus, WhatHasATasksLeaseIsEndedWithTheTask) {
   EXPECT_EQ(ran.code, 0) << ran.err;
 }
 
+// What every task finds as an element of Slurm's is what it finds here.
 TEST_F(TasksOnTwoGpus, AnElementOfSlurmGetsWhatATaskGetsHere) {
   constexpr const char* kTellDevices =
       "echo $MUSTER_TASK $LOCAL_RANK: $MUSTER_DEVICE, sees $CUDA_VISIBLE_DEVICES "
