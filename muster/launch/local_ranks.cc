@@ -18,6 +18,7 @@
 #include "muster/base/mapped.h"
 #include "muster/base/memory_group.h"
 #include "muster/base/no_copy.h"
+#include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"

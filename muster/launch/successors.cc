@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/lookup.h"
 #include "muster/base/mapped.h"
+#include "muster/base/shortage.h"
 #include "muster/base/strings.h"
 
 namespace muster {

@@ -135,19 +135,23 @@ inline Program from_shell(const std::string& script, const ScratchFolder& folder
   return Program({"-c", script, ProgramSettings().program}, folder, {.program = "/bin/sh"});
 }
 
-// muster of a user who may have `limit` processes and has none; another user for each test's
-// `place` and each running test. That user may read nothing of the tester's, so it runs a copy.
+// Words in front of those that another user is to run: another for each test's `place` and each
+// running test, who has no process.
+inline std::string as_another_user(int place) {
+  const std::string user = cat(20'000 + place * 20'000 + ::getpid() % 20'000);
+  return cat("setpriv --reuid ", user, " --regid ", user, " --clear-groups ");
+}
+
+// muster of such a user, who may have `limit` processes. That user may read nothing of the
+// tester's, so it runs a copy.
 inline Program with_few_processes(int limit,
                                   int place,
                                   const std::string& arguments,
                                   const ScratchFolder& folder) {
-  const std::string user = cat(20'000 + place * 20'000 + ::getpid() % 20'000);
   EXPECT_EQ(::chmod(folder.path().c_str(), 0777), 0);
-  return from_shell(cat("cp \"$0\" copy && exec setpriv --reuid ",
-                        user,
-                        " --regid ",
-                        user,
-                        " --clear-groups prlimit --nproc=",
+  return from_shell(cat("cp \"$0\" copy && exec ",
+                        as_another_user(place),
+                        "prlimit --nproc=",
                         limit,
                         " ./copy ",
                         arguments),

@@ -1,13 +1,19 @@
 // How the real program tells wrong usage of `muster run`, and what else keeps ranks from being
 // started.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <filesystem>
 
+#include "muster/base/clock.h"
+#include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster_program.h"
 
@@ -340,6 +346,50 @@ TEST(Run, AThreadThatCannotBeIsNamedWithItsLimit) {
   const Ran ran = with_few_processes(1, 1, "run -q -n 1 true", folder).finish();
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, AllOf(HasSubstr("expected one more thread"), HasSubstr("ulimit -u")));
+}
+
+// A pipe with a name, which any user's process waits at until it is opened here.
+std::string make_gate(const ScratchFolder& folder, const std::string& name) {
+  const std::string gate = cat(folder.path(), "/", name);
+  EXPECT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  EXPECT_EQ(::chmod(gate.c_str(), 0666), 0);
+  return gate;
+}
+
+void await_text(const std::string& file, const std::string& text) {
+  for (const Deadline deadline(std::chrono::seconds(60)); !deadline.passed();) {
+    if (try_read_file(file).value_or("").find(text) != std::string::npos)
+      return;
+    ::usleep(10'000);
+  }
+  ADD_FAILURE() << text << " did not come in " << file;
+}
+
+// Others of its user have taken the room when the rank is to start again, and give it back.
+TEST(Run, ARankThatStartsAgainAndFindsNoProcessWaits) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "another user is needed, who has no process";
+  constexpr int kPlace = 5;
+  const ScratchFolder folder;
+  const std::string fails = make_gate(folder, "fails");
+  const std::string leave = make_gate(folder, "leave");
+  folder.write("rank.sh", "[ $MUSTER_ATTEMPT = 1 ] && exit 0; echo up >up; : <fails; exit 1\n");
+  folder.write("others.sh", "for i in $(seq 60); do (: <leave) & done; echo there >there; wait\n");
+  const std::string said = folder.path() + "/said";
+  Program run = with_few_processes(
+      40, kPlace, "run --max-restarts 1 -n 1 sh rank.sh 2>said", folder);
+  await_text(folder.path() + "/up", "up");
+  Program others = from_shell(cat("exec ", as_another_user(kPlace), "sh others.sh"), folder);
+  await_text(folder.path() + "/there", "there");
+  const Fd failing(::open(fails.c_str(), O_RDWR | O_CLOEXEC));
+  const std::string waits = "ranks cannot be started again yet: ";
+  await_text(said, waits);
+  const Fd leaving(::open(leave.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(run.finish().code, 0) << read_file(said);
+  others.finish();
+  const std::string all = read_file(said);
+  EXPECT_EQ(all.find(waits), all.rfind(waits)) << all;
+  EXPECT_THAT(all, HasSubstr("ulimit -u"));
 }
 
 TEST(Run, TheVariableOfAFlagIsTrueOrFalse) {
