@@ -41,6 +41,9 @@ constexpr Source kSources[] = {
     {"Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "", ""},
 };
 
+// What a launcher's store tells.
+constexpr Source kGeneration = {"the job's next generation", "RANK", "WORLD_SIZE", "", ""};
+
 // Slurm numbers the steps that it makes itself from here on: a batch script's shell, an interactive
 // one.
 constexpr int64_t kFirstSpecialSlurmStep = 0xfffffff0;
@@ -94,7 +97,13 @@ Error half_set(const char* set, const char* missing) {
 void read_slurm_nodes(RankEnv& env) {
   env.group_rank = env_int("SLURM_NODEID", 0);
   env.group_world_size = env_int("SLURM_STEP_NUM_NODES", 1);
-  env.local_world_size = slurm_tasks_on_node(env.group_rank).value_or(env.local_world_size);
+  const int told = slurm_tasks_on_node(env.group_rank).value_or(0);
+  env.local_world_size = std::max(told, env.local_world_size);
+}
+
+// The least size of a host that has this local rank.
+int size_with(int local_rank) {
+  return std::min(local_rank, INT32_MAX - 1) + 1;
 }
 
 // Rank and size, and the place on the host, as this launcher tells them; nothing: it tells none.
@@ -125,13 +134,12 @@ std::optional<RankEnv> read(const Source& source) {
   check_range(source, source.rank, env.rank, source.world_size, env.world_size);
   env.local_rank_told = get_env(source.local_rank) || env.world_size == 1;
   env.local_rank = env_int(source.local_rank, 0);
-  env.local_world_size = env_int(source.local_world_size, std::max(env.local_rank + 1, 1));
+  env.local_world_size = env_int(source.local_world_size, size_with(env.local_rank));
   if (source.name == std::string_view("Slurm"))
     read_slurm_nodes(env);
-  if (*source.local_world_size != '\0') {
-    check_range(
-        source, source.local_rank, env.local_rank, source.local_world_size, env.local_world_size);
-  }
+  const bool tells_size = *source.local_world_size != '\0';
+  const char* const size_of_host = tells_size ? source.local_world_size : "the tasks of its host";
+  check_range(source, source.local_rank, env.local_rank, size_of_host, env.local_world_size);
   return env;
 }
 
@@ -158,7 +166,9 @@ void read_common(RankEnv& env) {
   }
   if (!get_env("MUSTER_ATTEMPT"))
     env.attempt = env.restart_count;
-  // MUSTER_LOCAL_RANK is the true one: `--virtual-local-rank` shows torch scripts LOCAL_RANK=0.
+  // MUSTER_LOCAL_RANK is the true one: `--virtual-local-rank` shows torch scripts LOCAL_RANK=0. A
+  // program that a rank starts as a job of its own has inherited it.
+  env.local_world_size = std::max(env.local_world_size, size_with(env.local_rank));
   env.local_rank_told |= get_env("MUSTER_LOCAL_RANK").has_value();
   if (!env.device.empty())
     env.source = "muster";
@@ -276,6 +286,7 @@ RankEnv with_generation(RankEnv env, const Environment& variables) {
     if ((variable.traits & RankVariable::kByGeneration) != 0 && told != nullptr)
       std::visit(MemberOfGeneration{env, variable.name, *told}, variable.member);
   }
+  check_range(kGeneration, kGeneration.rank, env.rank, kGeneration.world_size, env.world_size);
   return env;
 }
 

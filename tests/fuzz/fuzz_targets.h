@@ -31,6 +31,7 @@ void fuzz_nccl(const std::string& text);
 void fuzz_npy(const std::string& text);
 void fuzz_nvidia_smi_xml(const std::string& text);
 void fuzz_pickle(const std::string& text);
+void fuzz_rank_env(const std::string& text);
 void fuzz_records(const std::string& text);
 void fuzz_rendezvous(const std::string& text);
 void fuzz_safetensors(const std::string& text);

@@ -31,6 +31,7 @@ constexpr Target kTargets[] = {
     {"nccl", muster::fuzz_nccl},
     {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
     {"pickle", muster::fuzz_pickle},
+    {"rank_env", muster::fuzz_rank_env},
     {"records", muster::fuzz_records},
     {"rendezvous", muster::fuzz_rendezvous},
     {"safetensors", muster::fuzz_safetensors},
