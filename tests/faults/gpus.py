@@ -25,7 +25,7 @@ def machine(place, name, errors):
 
 
 def described(errors, first="a"):
-    names = [first, "b"]
+    names = [first, "b", "c"]
     return "|".join(["version=570.1"] + [GPU.format(name=names[i], bus=i + 1, errors=count) for i, count in enumerate(errors)])
 
 
@@ -35,9 +35,9 @@ def script(path, errors):
             f"echo '{described(errors)}' >{path}.new; mv {path}.new {path}; kill -9 $$")
 
 
-def run(place, path, env, flags):
+def run(place, path, env, flags, errors=(3, 0), before=""):
     place.environment.pop("CUDA_VISIBLE_DEVICES", None)
-    return place.run("run", "--run-dir", f"{place.folder}/run", "--max-restarts", "2", *flags, *sh(script(path, (3, 0))), env=env)
+    return place.run("run", "--run-dir", f"{place.folder}/run", "--max-restarts", "2", *flags, *sh(before + script(path, errors)), env=env)
 
 
 @row(47, "a GPU gets errors in its memory", "it is set aside, the ranks get another; or the job ends and names it")
@@ -57,7 +57,13 @@ def bad_gpu(place):
     path.write_text(described((0, 0)))
     code, out, err = run(place, path, env, ("-n", "2", "--no-gpu-check"))
     expect("set aside" not in err and "starting all ranks again" in err, err)
-    return f"'{named}': the rank went on with GPU-b; a job that needs both ended with 137"
+
+    path.write_text(described((0, 0, 0)))
+    lives = "[ $RANK$MUSTER_ATTEMPT = 10 ] && exec sleep 1000; "
+    code, out, err = run(place, path, env, ("-n", "2", "--gpus", "free:2", "--on-failure", "replace"), errors=(3, 0, 0), before=lives)
+    expect(code == 0 and "attempt 1 on GPU-b" in out and "attempt 1 on GPU-c" in out, f"{code} {out}{err}")
+    expect(f"not replaced in place: {named}" in err and f"{named}; muster sets it aside" in err, err)
+    return f"'{named}': the rank went on with GPU-b; a job that needs both ended with 137; no rank was replaced in place"
 
 
 @row(90, "the kernel's log has a hardware Xid of a rank's GPU", "the GPU is set aside; of a program's Xid it is not")
