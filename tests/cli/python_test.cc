@@ -216,6 +216,34 @@ main()
   EXPECT_THAT(failure["first"]["stack"], HasSubstr("in main"));
 }
 
+// Two ranks listen at MASTER_PORT, as PyTorch itself says it, with libuv and without.
+TEST(Python, APortThatPyTorchFindsInUseIsNamed) {
+  NEED_TORCH(python);
+  for (const char* with_libuv : {"True", "False"}) {
+    const ScratchFolder folder;
+    const std::string script = folder.write("listen.py", cat(R"(import os, time
+import torch.distributed as dist
+
+if os.environ["RANK"] == "1":
+    while not os.path.exists("listens"):
+        time.sleep(0.01)
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True,
+                      wait_for_workers=False, use_libuv=)",
+                                                             with_libuv,
+                                                             R"()
+open("listens", "w").close()
+time.sleep(1000)
+)"));
+    ProgramSettings settings;
+    settings.environment = {{"PYTHON_EXEC", python}};
+    const Ran ran =
+        Program({"run", "-q", "-n", "2", "--run-dir", "out", script}, folder, settings).finish();
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_THAT(ran.err, HasSubstr("rank 1 failed first: exit code 1"));
+    EXPECT_THAT(ran.err, HasSubstr("meaning   a process listens at MASTER_PORT ")) << with_libuv;
+  }
+}
+
 // Plain Python, no PyTorch needed.
 TEST(Python, ScriptsAndModules) {
   const ScratchFolder folder;
