@@ -52,6 +52,25 @@ class TwoGpus : public testing::Test {
 constexpr const char* kTell =
     "echo $LOCAL_RANK $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER";
 
+// Where hwloc's library is missing, the cores of a node are as /sys tells of them.
+TEST_F(TwoGpus, RanksAreBoundToTheSameCoresWithoutHwloc) {
+  folder_.write("lib/libhwloc.so.15", "no library");
+  for (const char* binding : {"node", "exclusive"}) {
+    const auto args =
+        sh({"-q", "-n", "2", "--numa-binding", binding},
+           "grep Cpus_allowed_list /proc/self/status >$RANK.cpus");
+    Strings cores;
+    for (const char* library : {"", "/lib"}) {
+      settings_.environment["LD_LIBRARY_PATH"] = cat(folder_.path(), library);
+      const Ran ran = run(args);
+      ASSERT_EQ(ran.code, 0) << ran.err;
+      cores.push_back(
+          cat(read_file(folder_.path() + "/0.cpus"), read_file(folder_.path() + "/1.cpus")));
+    }
+    EXPECT_EQ(cores[0], cores[1]) << binding;
+  }
+}
+
 TEST_F(TwoGpus, RanksSeeTheJobsGpusInTheirOrder) {
   const Ran ran = run(sh({"--map", "1,0"}, kTell));
   EXPECT_EQ(ran.code, 0) << ran.err;
