@@ -283,13 +283,32 @@ class HostsTasks(TasksCase, HostsCase):
         self.assertEqual(code, 0, err)
         self.assertEqual(self.log("t"), "b\n")
 
-    def test_gpus_are_leased_where_they_are(self):
-        uuid = "GPU-{}0000000-0000-4000-8000-000000000000"
-        gpu = self.wrapper("with-gpus", f"""
+    UUID = "GPU-{}0000000-0000-4000-8000-000000000000"
+
+    def with_gpus(self):
+        """A muster that finds one GPU on each host."""
+        return self.wrapper("with-gpus", f"""
             export MUSTER_NVML_LIBRARY={FAKE_NVML} MUSTER_RUNTIME_DIR={self.folder}/$(hostname); mkdir -m 700 -p $MUSTER_RUNTIME_DIR
             n=$(hostname | tr bc 12)
-            export FAKE_NVML="version=550.54|uuid={uuid.format('${n}')},name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:01:00.0"
+            export FAKE_NVML="version=550.54|uuid={self.UUID.format('${n}')},name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:01:00.0"
             exec {MUSTER} "$@" """)
+
+    def test_a_gpu_is_kept_there_while_what_a_task_left_may_use_it(self):
+        """A daemon that shows in nothing whose it is lives until the task beside it has ended, which may have started it too."""
+        (self.folder / "daemon.py").write_text("import os, time\nos.closerange(0, 4096)\nopen('pid.new', 'w').write(str(os.getpid()))\n"
+                                               "os.rename('pid.new', 'pid')\ntime.sleep(1000)\n")
+        spec = self.write(
+            task("leaver", "while [ ! -e begun ]; do sleep 0.01; done; env -i setsid python3 daemon.py & "
+                 "while [ ! -e pid ]; do sleep 0.01; done; echo $$ >leaver", "needs = { gpus = 1 }"),
+            task("beside", "echo >begun; while [ ! -s leaver ] || [ -d /proc/$(cat leaver) ]; do sleep 0.01; done"),
+            task("next", "! [ -d /proc/$(cat pid) ]", "needs = { gpus = 1 }\nafter = ['leaver']"))
+        code, out, err = self.run_tasks("b", "--cpus", "2", "--remote-muster", self.with_gpus(), spec)
+        self.assertEqual(code, 0, err)
+        self.assertIn("leaver, or a task that still runs, has left process ", err)
+        self.nothing_is_left()
+
+    def test_gpus_are_leased_where_they_are(self):
+        uuid, gpu = self.UUID, self.with_gpus()
         hold = self.write(task("hold", "touch held; until [ -e go ]; do sleep 0.05; done", "needs = { gpus = 1 }"),
                           name="hold.toml")
         holder = self.world["a"].start_for(
