@@ -107,7 +107,7 @@ class Coordinator {
   struct Newcomer {
     Report join;
     std::string why_not{};  // where no obstacle to joining is the reason
-    int signs = 0;  // of life, that the other has given since
+    int signs = 0;          // of life, that the other has given since
   };
   struct ToldSignal {
     TimePoint at{};

@@ -56,9 +56,8 @@ constexpr const char* kTell =
 TEST_F(TwoGpus, RanksAreBoundToTheSameCoresWithoutHwloc) {
   folder_.write("lib/libhwloc.so.15", "no library");
   for (const char* binding : {"node", "exclusive"}) {
-    const auto args =
-        sh({"-q", "-n", "2", "--numa-binding", binding},
-           "grep Cpus_allowed_list /proc/self/status >$RANK.cpus");
+    const auto args = sh({"-q", "-n", "2", "--numa-binding", binding},
+                         "grep Cpus_allowed_list /proc/self/status >$RANK.cpus");
     Strings cores;
     for (const char* library : {"", "/lib"}) {
       settings_.environment["LD_LIBRARY_PATH"] = cat(folder_.path(), library);

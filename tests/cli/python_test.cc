@@ -221,7 +221,8 @@ TEST(Python, APortThatPyTorchFindsInUseIsNamed) {
   NEED_TORCH(python);
   for (const char* with_libuv : {"True", "False"}) {
     const ScratchFolder folder;
-    const std::string script = folder.write("listen.py", cat(R"(import os, time
+    const std::string script = folder.write("listen.py",
+                                            cat(R"(import os, time
 import torch.distributed as dist
 
 if os.environ["RANK"] == "1":
@@ -229,8 +230,8 @@ if os.environ["RANK"] == "1":
         time.sleep(0.01)
 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True,
                       wait_for_workers=False, use_libuv=)",
-                                                             with_libuv,
-                                                             R"()
+                                                with_libuv,
+                                                R"()
 open("listens", "w").close()
 time.sleep(1000)
 )"));

@@ -376,8 +376,8 @@ TEST(Run, ARankThatStartsAgainAndFindsNoProcessWaits) {
   folder.write("rank.sh", "[ $MUSTER_ATTEMPT = 1 ] && exit 0; echo up >up; : <fails; exit 1\n");
   folder.write("others.sh", "for i in $(seq 60); do (: <leave) & done; echo there >there; wait\n");
   const std::string said = folder.path() + "/said";
-  Program run = with_few_processes(
-      40, kPlace, "run --max-restarts 1 -n 1 sh rank.sh 2>said", folder);
+  Program run =
+      with_few_processes(40, kPlace, "run --max-restarts 1 -n 1 sh rank.sh 2>said", folder);
   await_text(folder.path() + "/up", "up");
   Program others = from_shell(cat("exec ", as_another_user(kPlace), "sh others.sh"), folder);
   await_text(folder.path() + "/there", "there");

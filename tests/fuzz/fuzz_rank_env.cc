@@ -1,5 +1,5 @@
-// The variables are lines of NAME=VALUE. They are this process's while the target runs, and those of
-// launchers that it had itself are not.
+// The variables are lines of NAME=VALUE. They are this process's while the target runs, and those
+// of launchers that it had itself are not.
 #include <stdlib.h>
 
 #include <cstdint>
