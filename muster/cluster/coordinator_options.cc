@@ -2,6 +2,7 @@
 // machines.
 #include "muster/cluster/coordinator_options.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -17,6 +18,8 @@ namespace {
 
 // After the grace period of its ranks a host has this long to report their end.
 constexpr std::chrono::seconds kBeyondGrace{15};
+// Where a grace period is short, or none, starts that fail still pause so long.
+constexpr milliseconds kShortestPause{1'000};
 
 }  // namespace
 
@@ -47,7 +50,7 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
           .join_timeout = cluster.join_timeout,
           .last_call = cluster.last_call,
           .stop_timeout = options.shutdown_timeout + kBeyondGrace,
-          .longest_pause = options.shutdown_timeout / 2,
+          .longest_pause = std::max(options.shutdown_timeout / 2, kShortestPause),
           .time_limit = options.time_limit,
           .ends_at = ends_at,
           .max_host_failures = cluster.max_host_failures,

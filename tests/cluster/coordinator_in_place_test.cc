@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "muster/base/strings.h"
+#include "muster/cluster/coordinator_options.h"
 #include "tests/cluster/coordinator_world.h"
 
 namespace muster {
@@ -69,6 +70,15 @@ TEST(CoordinatorInPlace, APauseLeavesAHostThatIsStoppedTimeToSave) {
     EXPECT_EQ(orders[0].pause, milliseconds(pause)) << round;
     ++round;
   }
+}
+
+// Without one, starts that fail would follow each other at once.
+TEST(CoordinatorInPlace, StartsPauseWithoutAGracePeriodToo) {
+  LaunchOptions options;
+  options.shutdown_timeout = milliseconds(0);
+  EXPECT_EQ(rules_of(options, {}).longest_pause, milliseconds(1'000));
+  options.shutdown_timeout = milliseconds(30'000);
+  EXPECT_EQ(rules_of(options, {}).longest_pause, milliseconds(15'000));
 }
 
 // Ranks of which none has failed stop after the same step, also where they are apart just now.
