@@ -379,7 +379,8 @@ TEST(BestCheckpoint, OptionsWithoutSenseAreRefused) {
       }
     };
     EXPECT_THAT(refusal({.patience = -1}), HasSubstr("'metric', -1 and 0"));
-    EXPECT_THAT(refusal({.min_delta = kNotANumber}), HasSubstr("min_delta of 0 or more"));
+    for (const double delta : {kNotANumber, std::numeric_limits<double>::infinity()})
+      EXPECT_THAT(refusal({.min_delta = delta}), HasSubstr("min_delta of 0 or more"));
     EXPECT_THAT(refusal({.metric = ""}), HasSubstr("a printable name"));
     Checkpoints none(group, {.folder = folder.path()});
     EXPECT_FALSE(none.stops_early());

@@ -39,9 +39,10 @@ std::optional<double> number_if_any(const SavedState& state, const char* name) {
 BestMetric::BestMetric(BestOptions options) : options_(std::move(options)) {
   const std::string& name = options_.metric;
   const bool is_name = !name.empty() && printable(name) == name && !name.ends_with('/');
-  if (!is_name || options_.patience < 0 || !(options_.min_delta >= 0)) {
+  const bool is_delta = options_.min_delta >= 0 && std::isfinite(options_.min_delta);
+  if (!is_name || options_.patience < 0 || !is_delta) {
     throw invalid_argument(
-        "checkpoints: expected a best with a printable name, patience and min_delta of 0 "
+        "checkpoints: expected a best with a printable name, patience and a finite min_delta of 0 "
         "or more, got '",
         printable(name),
         "', ",
