@@ -36,6 +36,7 @@ constexpr std::chrono::seconds kLease{60};
 constexpr std::chrono::seconds kRenewLease{15};
 constexpr std::chrono::seconds kRenewAgain{1};  // after it failed
 constexpr size_t kMostInTransaction = 100;      // etcd's own default is 128
+constexpr int64_t kLongestLog = INT64_MAX / 2;  // entries
 
 // The key after all keys that begin with `prefix`.
 std::string end_of_prefix(std::string prefix) {
@@ -255,7 +256,15 @@ int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
   check_size(entry);
   const auto size = log_size_key(log);
   Refusals refusals(*this);
-  for (int64_t number = parse_int(find(size).value.value_or("0")).value_or(0) + 1;; ++number) {
+  const auto told = find(size).value.value_or("0");
+  const int64_t before = parse_int(told).value_or(0);
+  if (before >= kLongestLog)
+    throw invalid_argument("append: expected a size at '",
+                           printable(size),
+                           "' to which 1 can be added, got ",
+                           before,
+                           "; delete that key, or use another --rdzv-id");
+  for (int64_t number = before + 1;; ++number) {
     const auto key = log_entry_key(log, number);
     if (put_if_unchanged(key, 0, entry, size, std::to_string(number)))
       return number;
