@@ -12,7 +12,6 @@
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "muster/base/env_count.h"
 #include "muster/base/error.h"
@@ -24,6 +23,7 @@
 #include "muster/device/probe.h"
 #include "muster/placement/plan_json.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/program_file.h"
 #include "muster/tasks/hosts/task_log.h"
 #include "muster/tasks/hosts/task_process.h"
 
@@ -196,17 +196,14 @@ void exec_element(const std::string& path, int index) {
         cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)),
         errno);
   const auto path_of_program = find_program(program.argv[0], find_or(program.environment, "PATH"));
+  expect_words_without_line_end(path_of_program, find_or(program.environment, "PATH"));
   const Strings settings = exec_entries(program.environment);
   const auto argv = exec_pointers(program.argv);
   const auto envp = exec_pointers(settings);
   for (const int signal : {SIGINT, SIGQUIT})
     ::signal(signal, SIG_DFL);  // a script's shell ignores them
   ::execve(path_of_program.c_str(), argv.data(), envp.data());
-  throw SpawnError(126,
-                   cat("cannot execute ",
-                       printable(path_of_program),
-                       ": ",
-                       std::generic_category().message(errno)));
+  throw cannot_exec(path_of_program, errno);
 }
 
 }  // namespace muster
