@@ -73,7 +73,7 @@ void fail_errno(const std::string& message, int errno_value, std::source_locatio
   const std::string text = printable(message) + ": " +
                            std::generic_category().message(errno_value) + advice_on(errno_value);
   if (is_shortage(errno_value))
-    throw Shortage(ErrorCode::io, text, where);
+    throw Shortage(errno_value, text, where);
   throw Error(ErrorCode::io, text, where);
 }
 

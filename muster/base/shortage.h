@@ -2,6 +2,9 @@
 // them.
 #pragma once
 
+#include <source_location>
+#include <string>
+
 #include "muster/base/error.h"
 
 namespace muster {
@@ -9,7 +12,14 @@ namespace muster {
 // What fail_errno throws for such a reason.
 class Shortage : public Error {
  public:
-  using Error::Error;
+  Shortage(int reason,
+           const std::string& message,
+           std::source_location where = std::source_location::current())
+      : Error(ErrorCode::io, message, where), reason_(reason) {}
+  int reason() const noexcept { return reason_; }  // the errno
+
+ private:
+  int reason_;
 };
 
 // EAGAIN, EMFILE, ENFILE, ENOMEM.

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <exception>
 #include <new>
 #include <span>
@@ -227,9 +228,11 @@ int end_without_reader() {
   return 128 + SIGPIPE;
 }
 
-// Threads are short where processes are. The program that has started this one may wait for more.
-int complain_of_shortage(const std::string& who, const std::string& text) {
-  leave_shortage_note(text);
+// The program that has started this one may wait for more of what is short: threads are short where
+// processes are. Descriptors are each process's own, so that no other's end gives this one any.
+int complain_of_shortage(const std::string& who, const std::string& text, int reason) {
+  if (is_shortage(reason) && reason != EMFILE)
+    leave_shortage_note(text);
   return complain(who, text, kOtherError);
 }
 
@@ -271,13 +274,13 @@ int parse_and_run(CLI::App& app,
   } catch (const ReaderGone&) {
     return end_without_reader();
   } catch (const Shortage& error) {
-    return complain_of_shortage(who, error.what());
+    return complain_of_shortage(who, error.what(), error.reason());
   } catch (const Error& error) {
     return complain(who, error.what(), exit_code_of(error));
   } catch (const std::system_error& error) {
-    return complain_of_shortage(who, name_the_limit(error));
+    return complain_of_shortage(who, name_the_limit(error), error.code().value());
   } catch (const std::bad_alloc&) {
-    return complain(who, kNoMemory, kOtherError);
+    return complain_of_shortage(who, kNoMemory, ENOMEM);
   } catch (const std::exception& error) {
     return complain(who, json_words(error.what()), kOtherError);
   }

@@ -1,5 +1,5 @@
-// A task of several ranks has a launcher of its own, which may find no processes, descriptors or
-// memory to start the ranks with. No exit code can say so: each may be a rank's. So the launcher
+// A task of several ranks has a launcher of its own, which may find no processes or memory to start
+// the ranks with. No exit code can say so: each may be a rank's. So the launcher
 // leaves a note for who has started it, which tries again later.
 #pragma once
 

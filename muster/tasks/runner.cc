@@ -12,8 +12,10 @@
 #include <deque>
 #include <exception>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include "muster/base/contains.h"
 #include "muster/base/lists.h"
 #include "muster/base/text_of.h"
 #include "muster/base/units.h"
@@ -26,12 +28,13 @@ namespace muster {
 namespace {
 
 // How often the runner looks around when nothing happens, how long a task has that is killed, how
-// long lost hosts have to come back where the run says nothing, and how long there may be no
-// process or descriptor for any start.
+// long lost hosts have to come back where the run says nothing, how long there may be no process or
+// descriptor for any start, and how long a launcher may try to start its ranks.
 constexpr milliseconds kTickEvery{200};
 constexpr milliseconds kShortGrace{0};
 constexpr milliseconds kLostPatience{60'000};
 constexpr milliseconds kShortagePatience{60'000};
+constexpr milliseconds kTriesToBegin{10'000};
 constexpr size_t kMostNamed = 20;  // of the processes that a task has left behind
 
 // A task that runs.
@@ -41,6 +44,7 @@ struct LiveTask {
   Fd log{};
   std::exception_ptr problem{};  // why it cannot begin
   EventLoop::Handle time_limit = 0;
+  TimePoint began = Clock::now();
   bool interrupted = false;  // asked to end by the run
 };
 
@@ -288,7 +292,8 @@ class TaskRunner {
     tell_processes(task, live.where, end.exit);
     schedule_.release(live.task);
     const bool starved = end.kind == TaskEnd::Kind::starved;
-    if (end.kind != TaskEnd::Kind::refused && !starved)
+    const bool is_refusal = starved || end.kind == TaskEnd::Kind::refused;
+    if (!is_refusal)
       result.last_json = result_in_log(live.log.get(), attempt.log);
     const AttemptEnd how = judge_end(task, end, standing_of(live), result);
     if (!journal_failed_) {
@@ -300,7 +305,29 @@ class TaskRunner {
     }
     if (how == AttemptEnd::refused)
       result.attempts.pop_back();  // the next start is the same attempt
+    if (!is_refusal)
+      schedule_.end_pause_of_starved();
+    note_room(live.task, starved);
     watch_shortage(starved, end.why_not);
+  }
+
+  void note_room(size_t task, bool starved) {
+    if (starved) {
+      without_room_.insert(task);
+    } else {
+      without_room_.erase(task);
+    }
+  }
+
+  // Whether a task runs for sure. The launcher of one that found no room before may soon end of
+  // that again.
+  bool any_runs() const {
+    const TimePoint begun = Clock::now() - kTriesToBegin;
+    return any_of(live_, [&](const auto& entry) {
+      const LiveTask& live = entry.second;
+      const bool may_starve = tasks_[live.task].ranks > 1 && without_room_.contains(live.task);
+      return !may_starve || live.began <= begun;
+    });
   }
 
   // Tasks that end give back what others lack. When none runs, and none could begin for so long,
@@ -310,7 +337,7 @@ class TaskRunner {
     const bool others_hold = hosts_.any_held() && schedule_.waits_for_gpus();
     starving_.is_there(starved && (options_.wait || !others_hold));
     const milliseconds patience = options_.wait.value_or(kShortagePatience);
-    if (ending_ || !live_.empty() || !starving_.lasts(patience))
+    if (ending_ || any_runs() || !starving_.lasts(patience))
       return;
     fail_run(cat("expected to start a task, got no room for any in ",
                  format_duration(patience),
@@ -366,7 +393,7 @@ class TaskRunner {
     const TaskResult& result = outcome_.results[end.task];
     const Indices skipped = tell_schedule(end, result);
     if (end.how == AttemptEnd::refused && !ending_)
-      view_.refused(end.task, result);
+      view_.refused(end.task, result, end.starved);
     if (end.how == AttemptEnd::refused)
       return;
     view_.ended(end.task, result);
@@ -395,7 +422,7 @@ class TaskRunner {
         break;
       case AttemptEnd::refused:
         if (end.starved) {
-          schedule_.stopped(end.task, 0, now());  // with a pause: others are to end meanwhile
+          schedule_.starved(end.task, now());
         } else {
           schedule_.again(end.task);
         }
@@ -535,9 +562,10 @@ class TaskRunner {
   bool ending_ = false;
   bool journal_failed_ = false;
   std::string why_ended_;
-  Standstill stuck_;     // for hosts that were lost
-  Standstill held_up_;   // by other jobs
-  Standstill starving_;  // for processes, descriptors or memory
+  Standstill stuck_;                         // for hosts that were lost
+  Standstill held_up_;                       // by other jobs
+  std::unordered_set<size_t> without_room_;  // tasks whose last start found no room
+  Standstill starving_;                      // for processes, descriptors or memory
 };
 
 }  // namespace

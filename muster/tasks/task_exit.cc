@@ -30,7 +30,8 @@ AttemptEnd conclude(TaskResult& result,
 AttemptEnd judge_refusal(const TaskEnd& end, const RunStanding& run, TaskResult& result) {
   if (run.ending)
     return conclude(result, TaskState::skipped, run.why_ended, AttemptEnd::refused);
-  return conclude(result, TaskState::waiting, end.why_not, AttemptEnd::refused);
+  const TaskState state = run.draining ? TaskState::skipped : TaskState::waiting;
+  return conclude(result, state, end.why_not, AttemptEnd::refused);
 }
 
 // The task's own failure: it is tried again while it has retries.

@@ -351,12 +351,16 @@ TEST(Tasks, LineEndsOfWindowsBehindAnInterpretersWordAreNamed) {
           AllOf(HasSubstr("its lines end as on Windows"), HasSubstr(what), HasSubstr("sed -i")));
     }
   }
-  // Perl takes it for a blank, and env may be asked to.
-  for (const char* const first_line : {"#!/usr/bin/perl -w", "#!/usr/bin/env -S perl -w"}) {
-    std::filesystem::permissions(folder.write("t", cat(first_line, "\r\nexit 0;\r\n")),
+  // Perl takes it for a blank, and env may be asked to. Python takes it for a part of two options.
+  for (const auto& [first_line, program] : std::vector<std::pair<std::string, std::string>>{
+           {"#!/usr/bin/perl -w", "/usr/bin/perl"},
+           {"#!/usr/bin/env -S perl -w", "/usr/bin/perl"},
+           {"#!/usr/bin/python3 -Xdev", "/usr/bin/python3"},
+           {"#!/usr/bin/python3 -Wignore", "/usr/bin/python3"}}) {
+    std::filesystem::permissions(folder.write("t", first_line + "\r\nexit(0);\r\n"),
                                  std::filesystem::perms::owner_all);
-    const bool has_perl = std::filesystem::exists("/usr/bin/perl");
-    EXPECT_EQ(muster({"run", "-q", "-n", "1", "./t"}, folder).code == 0, has_perl) << first_line;
+    const bool is_there = std::filesystem::exists(program);
+    EXPECT_EQ(muster({"run", "-q", "-n", "1", "./t"}, folder).code == 0, is_there) << first_line;
   }
 }
 
@@ -390,6 +394,41 @@ TEST(Tasks, ARunThatCanNeverBeginEnds) {
               AllOf(HasSubstr("expected to start a task, got no room for any in 1.0s"),
                     HasSubstr("raise the limit of processes (ulimit -u"),
                     HasSubstr("--resume")));
+}
+
+// Each launcher finds room for some of the ranks. There is always one that tries.
+TEST(Tasks, ARunWhoseRanksCanNeverBeginEnds) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "another user is needed, who has no process";
+  const ScratchFolder folder;
+  folder.write("s.toml",
+               "[[task]]\nname = 't{i}'\neach = { i = '1..6' }\nneeds = { cpus = 1 }\n"
+               "ranks = 30\nargv = ['sleep', '1000']\n");
+  const Ran ran =
+      with_few_processes(20, 5, "tasks -q --wait 1s --cpus 60 --run-dir run --json s.toml", folder)
+          .finish();
+  EXPECT_EQ(ran.code, 1) << ran.err;
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("expected to start a task, got no room for any in 1.0s"),
+                    HasSubstr("ulimit -u"),
+                    HasSubstr("--resume")));
+}
+
+// The limit is each launcher's own, so that no end of another task makes room.
+TEST(Tasks, ALauncherWithTooFewDescriptorsFailsItsTask) {
+  const ScratchFolder folder;
+  folder.write("s.toml",
+               "[[task]]\nname = 't'\nneeds = { cpus = 1 }\nranks = 100\nargv = ['true']\n");
+  ProgramSettings settings;
+  settings.program = "/bin/sh";
+  const Ran ran = muster({"-c",
+                          cat("ulimit -n 60; exec '",
+                              MUSTER_BINARY_DIR,
+                              "/bin/muster' tasks --cpus 1000 --run-dir run s.toml")},
+                         folder,
+                         settings);
+  EXPECT_EQ(ran.code, 1) << ran.err;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("Too many open files"), Not(HasSubstr("could not begin"))));
 }
 
 // How often the text has the part.

@@ -99,4 +99,4 @@ def no_descriptors(place):
     expect("Too many open files; raise the limit of descriptors (ulimit -n)), and starts again" in err, err)
     logs = [(place.folder / f"run/logs/i={i}/0.log").read_text() for i in range(1, 41)]
     expect(logs == [f"{i}\n" for i in range(1, 41)], logs)
-    return f"{err.count('and starts again')} starts were put off, and all 40 tasks are done"
+    return f"{err.count('and starts again')} of 40 tasks had to wait, and all are done"

@@ -50,6 +50,16 @@ TEST(JudgeEnd, ExitCode75IsNoFailureAndCostsNoRetry) {
   EXPECT_EQ(result.state, TaskState::failed);
 }
 
+TEST(JudgeEnd, OneThatCouldNotBeginStartsAgainUnlessNothingDoes) {
+  for (const bool draining : {false, true}) {
+    const TaskEnd end{.kind = TaskEnd::Kind::starved, .why_not = "why"};
+    TaskResult result{.attempts = {{}}};
+    EXPECT_EQ(judge_end({}, end, {.draining = draining}, result), AttemptEnd::refused);
+    EXPECT_EQ(result.state, draining ? TaskState::skipped : TaskState::waiting);
+    EXPECT_EQ(result.reason, "why");
+  }
+}
+
 TEST(JudgeEnd, OneThatItsTimeLimitHasStoppedHasFailed) {
   const Task task{.time_limit = std::chrono::seconds(1)};
   TaskEnd end;

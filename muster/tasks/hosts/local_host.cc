@@ -126,15 +126,17 @@ TaskEnds LocalHost::wait(OptionalTime until) {
   return ends;
 }
 
-// A launcher whose ranks found no processes or descriptors has left a note: the task never began.
+// A launcher whose ranks found no processes or memory has left a note: the task never began.
 void LocalHost::take_shortage(TaskEnd& end) {
   const auto note = notes_.extract(end.exit.exit.id);
-  auto why = note ? try_read_file(note.mapped(), kLongestNote) : std::nullopt;
-  if (!why)
+  if (!note)
     return;
+  auto why = try_read_file(note.mapped(), kLongestNote).value_or("");
   ::unlink(note.mapped().c_str());
+  if (why.empty())  // none, or a full disk took none of it
+    return;
   end.kind = TaskEnd::Kind::starved;
-  end.why_not = std::move(*why);
+  end.why_not = std::move(why);
 }
 
 // Gives the task's leases back, unless something that it has left may still use its GPUs: then they

@@ -97,9 +97,11 @@ void LiveTable::say_task(size_t task, const std::string& what) {
   say(cat("[muster] ", printable(tasks_[task].name), " ", what, "\n"));
 }
 
+// The ranks of a task that could not begin may find no room again.
 void LiveTable::started(size_t task, const TaskAttempt& attempt) {
   running_[task] = attempt;
-  if (!options_.table && !options_.quiet)
+  const bool is_certain = tasks_[task].ranks == 1 || !starved_.contains(task);
+  if (!options_.table && !options_.quiet && is_certain)
     say_task(task, cat("started on ", where_of(attempt), restart_text(attempt)));
 }
 
@@ -120,6 +122,8 @@ void LiveTable::count_undone(size_t task) {
 // a quiet run shows failures alone.
 void LiveTable::ended(size_t task, const TaskResult& result) {
   running_.erase(task);
+  taken_.erase(task);
+  starved_.erase(task);
   if (result.state == TaskState::failed) {
     count_undone(task);
     return say(task_card(tasks_[task], result));
@@ -145,12 +149,12 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
 }
 
 // The start counts as none: what earlier attempts came to stands. A task may need many, and says so
-// once.
-void LiveTable::refused(size_t task, const TaskResult& result) {
+// of each reason once.
+void LiveTable::refused(size_t task, const TaskResult& result, bool starved) {
   running_.erase(task);
   if (result.state == TaskState::skipped)
     return say_task(task, cat("skipped: ", result.reason));
-  if (could_not_begin_.insert(task).second)
+  if ((starved ? starved_ : taken_).insert(task).second)
     say_task(task, cat("could not begin (", printable(result.reason), "), and starts again"));
 }
 

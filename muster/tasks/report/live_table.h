@@ -36,7 +36,7 @@ class LiveTable : public RunView {
 
   void started(size_t task, const TaskAttempt& attempt) override;
   void ended(size_t task, const TaskResult& result) override;
-  void refused(size_t task, const TaskResult& result) override;
+  void refused(size_t task, const TaskResult& result, bool starved) override;
   void skipped(const Indices& tasks, const std::string& reason) override;
   void note(const std::string& text) override;
   void tick(const TaskSchedule& schedule, double now) override;
@@ -69,10 +69,11 @@ class LiveTable : public RunView {
   Indices likes_of_;  // by task
   std::vector<Like> likes_;
   std::map<size_t, TaskAttempt> running_;
-  std::set<size_t> could_not_begin_;
-  std::string pending_;   // lines that are to stay
-  size_t drawn_ = 0;      // lines of the table on the terminal
-  size_t num_ended_ = 0;  // for good
+  std::set<size_t> taken_;    // another job was faster to take the GPU of these
+  std::set<size_t> starved_;  // these found no room to begin with
+  std::string pending_;       // lines that are to stay
+  size_t drawn_ = 0;          // lines of the table on the terminal
+  size_t num_ended_ = 0;      // for good
   TimePoint last_drawn_;
 };
 

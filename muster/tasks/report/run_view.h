@@ -18,8 +18,9 @@ class RunView : NoCopy {
   virtual void started(size_t task, const TaskAttempt& attempt) = 0;
   // `result` with the attempt that has ended; its state says what follows.
   virtual void ended(size_t task, const TaskResult& result) = 0;
-  // The start never began: another job had a GPU of it.
-  virtual void refused(size_t task, const TaskResult& result) = 0;
+  // The start never began: another job had a GPU of it, or, `starved`, there were no processes,
+  // descriptors or memory.
+  virtual void refused(size_t task, const TaskResult& result, bool starved) = 0;
   // All that never start, for one reason.
   virtual void skipped(const Indices& tasks, const std::string& reason) = 0;
   // A line for people: what is being waited for, why the run ends.

@@ -247,6 +247,7 @@ void TaskSchedule::wait_until(double at, size_t task, double now) {
 void TaskSchedule::wake(double now) {
   while (!back_off_.empty() && back_off_.begin()->first <= now) {
     make_ready(back_off_.begin()->second);
+    starved_.erase(back_off_.begin()->second);
     back_off_.erase(back_off_.begin());
   }
 }
@@ -365,6 +366,23 @@ double TaskSchedule::stopped(size_t task, double lasted, double now) {
   set_state(task, TaskState::waiting);
   wait_until(at, task, now);
   return at;
+}
+
+void TaskSchedule::starved(size_t task, double now) {
+  const double at = stopped(task, 0, now);
+  if (at - now < kLongestStopPause)
+    starved_[task] = at;
+}
+
+void TaskSchedule::end_pause_of_starved() {
+  if (starved_.empty())
+    return;
+  const auto [task, at] = *starved_.begin();
+  const auto [first, last] = back_off_.equal_range(at);
+  back_off_.erase(
+      std::ranges::find(first, last, task, &std::multimap<double, size_t>::value_type::second));
+  starved_.erase(task);
+  make_ready(task);
 }
 
 void TaskSchedule::again(size_t task) {

@@ -91,6 +91,14 @@ class TaskSchedule {
   // Returns the time of its next start.
   double stopped(size_t task, double lasted, double now);
 
+  // The start found no processes, descriptors or memory, and did not count: the task starts again
+  // after a pause as in `stopped`, which end_pause_of_starved may end before.
+  void starved(size_t task, double now);
+
+  // A task has ended, and has given back what another may have lacked. One that has starved so
+  // often that its pause grows no more keeps that: its tries cost others their room.
+  void end_pause_of_starved();
+
   // The start did not count (it was interrupted, or the devices were unavailable): the task may
   // start again.
   void again(size_t task);
@@ -208,7 +216,8 @@ class TaskSchedule {
   std::set<std::pair<Key, size_t>> heads_;  // the first ready task of each kind
   std::map<size_t, Running> running_;
   std::multimap<double, size_t> back_off_;
-  Reservations reservations_;  // of the last pass
+  std::map<size_t, double> starved_;  // those in back_off_ whose pause may end before, and its end
+  Reservations reservations_;         // of the last pass
   size_t counts_[5] = {};
   bool draining_ = false;
 };

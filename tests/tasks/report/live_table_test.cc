@@ -7,6 +7,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/tasks/hosts/task_process.h"
+#include "muster/tasks/report/card.h"
 #include "tests/tasks/schedule/machines.h"
 
 namespace muster::tasks_test {
@@ -105,6 +106,34 @@ TEST(LiveTable, CountsWhatHasEndedForGoodInEarlierRunsToo) {
   EXPECT_EQ(lines.text(),
             "[muster] b interrupted after 1.0s\n"
             "[muster] c done in 2.0s (2 of 4)\n");
+}
+
+// A launcher's start is certain only once it has ended otherwise.
+TEST(LiveTable, AStartWithoutRoomIsToldOnceForEachReason) {
+  std::vector<Task> tasks = {task_of("a", {{.cpus = 1}})};
+  tasks[0].ranks = 2;
+  const LinesOfARun lines;
+  {
+    LiveTable table(tasks, {.fd = lines.fd()});
+    const TaskAttempt attempt{.began = 0, .ended = 1};
+    const auto refuse = [&](const char* reason, bool starved) {
+      table.started(0, attempt);
+      table.refused(0, {.state = TaskState::waiting, .reason = reason}, starved);
+    };
+    refuse("no processes", true);
+    refuse("no processes", true);
+    refuse("another job was faster", false);
+    table.started(0, attempt);
+    table.ended(0, {.state = TaskState::waiting, .reason = "exit code 1", .attempts = {attempt}});
+    refuse("no processes", true);
+  }
+  const std::string started = "[muster] a started on " + describe_devices(TaskAttempt{}) + "\n";
+  EXPECT_EQ(lines.text(),
+            started +
+                "[muster] a could not begin (no processes), and starts again\n"
+                "[muster] a could not begin (another job was faster), and starts again\n"
+                "[muster] a failed (exit code 1); muster tries it again\n" +
+                started + "[muster] a could not begin (no processes), and starts again\n");
 }
 
 TEST(LiveTable, ManyThatAreSkippedForOneReasonAreALine) {

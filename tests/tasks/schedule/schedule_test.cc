@@ -235,6 +235,28 @@ TEST(TaskSchedule, WhatStopsSoonStartsAgainAfterAPauseThatGrows) {
   EXPECT_EQ(run.starts.back().task, 1U) << "a is done and did not fail, though it has no retries";
 }
 
+// What has ended has given back what another lacked. A task that starves again and again keeps its
+// minute.
+TEST(TaskSchedule, AnEndLetsOneThatHasStarvedTryAgain) {
+  const std::vector<Task> tasks = {task_of("a", {{.cpus = 1}}), task_of("b", {{.cpus = 1}})};
+  TaskSchedule schedule(tasks, pool_of(0, 2));
+  schedule.end_pause_of_starved();
+  ASSERT_EQ(schedule.start(0).size(), 2U);
+  schedule.starved(0, 0);
+  schedule.starved(1, 0);
+  EXPECT_TRUE(schedule.start(0.1).empty());
+  schedule.end_pause_of_starved();
+  EXPECT_THAT(started_names(tasks, schedule.start(0.1)), ElementsAre("a"));
+  EXPECT_THAT(started_names(tasks, schedule.start(1)), ElementsAre("b")) << "its pause is over";
+  schedule.end_pause_of_starved();
+  EXPECT_TRUE(schedule.start(1).empty()) << "both run";
+  for (double now = 1; *schedule.next_time() - now < 60;) {
+    schedule.starved(0, now);
+    now = *schedule.next_time();
+    ASSERT_THAT(started_names(tasks, schedule.start(now)), ElementsAre("a"));
+  }
+}
+
 TEST(TaskSchedule, ATaskThatHasStoppedIsExplained) {
   const std::vector<Task> tasks = {task_of("a", {{.cpus = 1}})};
   TaskSchedule schedule(tasks, pool_of(0, 1));
