@@ -5,11 +5,18 @@ import contextlib
 import itertools
 import os
 import re
-from typing import Callable, Iterator
+from typing import Callable, Iterator, NamedTuple
 
 from muster._streams import say
 
 _has_warned = False
+
+
+class Own(NamedTuple):
+    """A file or a folder of one task's own."""
+
+    path: str
+    is_made: bool  # or could not be, as on a full disk; then it may be there and another's
 
 
 def append_to_log(path: str, output: bytes) -> None:
@@ -32,30 +39,31 @@ def log_path(run_dir: str, number: int, name: str, ranks: int) -> str:
     return f"{base}.log" if ranks == 1 else os.path.join(base, "task.log")
 
 
-def own_log(path: str, ranks: int = 1) -> str:
+def own_log(path: str, ranks: int = 1) -> Own:
     """This path, or another beside it where another executor has that in the same run_dir. It is made now, so that nobody else takes
     it, with the folder beside it; the log of a job is in its folder."""
     if ranks > 1:
-        return os.path.join(own_folder(os.path.dirname(path)), os.path.basename(path))
+        folder = own_folder(os.path.dirname(path))
+        return Own(os.path.join(folder.path, os.path.basename(path)), folder.is_made)
     return _own(folder_beside(path), ".log", _make_log)
 
 
 def own_log_of_worker(path: str) -> str:
     """The same without a folder."""
-    return _own(folder_beside(path), ".log", _make_file)
+    return _own(folder_beside(path), ".log", _make_file).path
 
 
-def own_folder(path: str) -> str:
+def own_folder(path: str) -> Own:
     """The same for a folder."""
     return _own(path, "", os.mkdir)
 
 
-def _own(begin: str, end: str, make: Callable[[str], None]) -> str:
+def _own(begin: str, end: str, make: Callable[[str], None]) -> Own:
     try:
         os.makedirs(os.path.dirname(begin), exist_ok=True)
-        return next(made for made in (f"{begin}{other}{end}" for other in _others()) if _is_made(make, made))
+        return Own(next(made for made in (f"{begin}{other}{end}" for other in _others()) if _is_made(make, made)), True)
     except OSError:  # which is said once there is something to write
-        return begin + end
+        return Own(begin + end, False)
 
 
 def _others() -> Iterator[str]:

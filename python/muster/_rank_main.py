@@ -61,14 +61,14 @@ def _print_into(path: str) -> None:
 def _work_in(connection: Connection, call: Call) -> str:
     """The task's own folder, the same in every start. The program knows of the folder of its log, which all tasks share. A warm worker makes
     the folder, and removes it: the executor has many workers, and would do that with its lock held."""
-    folder = own_folder(call.folder) if call.makes_folder else call.folder
-    if call.makes_folder:
-        connection.send({"kind": "folder", "folder": folder})
+    folder, is_own = own_folder(call.folder) if call.makes_folder else (call.folder, True)
     os.environ["MUSTER_TASK_DIR"] = folder
-    if not call.makes_folder:
+    if call.makes_folder and is_own:
+        connection.send({"kind": "folder", "folder": folder})
+    elif is_own:
         with contextlib.suppress(OSError):  # a full disk costs what is written there
             os.makedirs(folder, exist_ok=True)
-    return folder
+    return folder if is_own else ""  # one that could not be made may be another's
 
 
 def _make_call(connection: Connection, packed: bytes, who: str, folder: str, is_warm: bool) -> int:

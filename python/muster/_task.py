@@ -21,6 +21,7 @@ from muster._waits import wait_until
 from muster.errors import FailedPrecondition, InvalidArgument, text_of
 
 _LONGEST_PAUSE = 60.0
+_LONGEST_PAUSE_WITHOUT_ROOM = 10.0
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _TIME = r"(\d+(?:\.\d+)?)\s*(ms|min|[smhd])"
@@ -103,6 +104,8 @@ class Task:
     makes_folder: bool = False  # in this start
     sources: Dict[str, int] = field(default_factory=dict)  # files of its code, and when they were written
     answered: Set[int] = field(default_factory=set)  # ranks
+    arrived: Set[int] = field(default_factory=set)  # those that run
+    starts_without_room: int = 0  # one after the other, which found no processes, descriptors or memory
     ended_by_us: str = ""
     timer: Optional[Timer] = None
 
@@ -122,8 +125,9 @@ class Task:
         """Before its first start: a log of its own, and a folder beside it."""
         if not self.own:
             log = own_log(str(self.future.log), self.ranks)
-            self.folder = folder_beside(log) if self.ranks == 1 else ""
-            self.future.log, self.own = log, [log, *filter(None, [self.folder])]
+            self.folder = folder_beside(log.path) if self.ranks == 1 else ""
+            self.future.log = log.path
+            self.own = [log.path, *filter(None, [self.folder])] if log.is_made else []
 
     def take_log_of_worker(self, log: str) -> None:
         """Before a start in a process that has a log already."""
@@ -141,6 +145,7 @@ class Task:
         self.share = share
         self.answer = None
         self.answered = set()
+        self.arrived = set()
         self.log_begin = size_of_log(str(self.future.log))
         self.ended_by_us = ""
         self.future.attempts += 1
@@ -158,6 +163,15 @@ class Task:
         """Seconds before another start: one, and twice as long after each further failure."""
         self.failures += 1
         return min(2.0 ** (self.failures - 1), _LONGEST_PAUSE)
+
+    def forget_start(self) -> None:
+        """It never began."""
+        self.future.attempts -= 1
+
+    def next_pause_without_room(self) -> float:
+        """Seconds before it looks for room again: half of one, and twice as long after each further start without."""
+        self.starts_without_room += 1
+        return min(2.0 ** (self.starts_without_room - 2), _LONGEST_PAUSE_WITHOUT_ROOM)
 
     def prepare_another(self, costs: bool) -> None:
         self.attempt += 1

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+import time
 import weakref
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Set, Union
@@ -32,6 +33,7 @@ from muster.failed import TaskFailed, tell_of_a_bad_end
 _STOPPED = 75  # the task has saved, and asks to be started again
 _GRACE_SECONDS = 30.0
 _TELL_OF_OTHERS_AFTER = 3.0
+_SHORTAGE_PATIENCE = 60.0
 
 
 class TaskRunner:
@@ -51,6 +53,7 @@ class TaskRunner:
         self._most_ranks = 0  # at a time
         self._closing = False
         self._looks_for_others = False
+        self._without_room_since: Optional[float] = None  # since then no start has found the processes, descriptors and memory for it
         self._edited: Set[str] = set()
         self._unasked = Unasked()
         self._is_parents = False  # in a child that was forked
@@ -363,8 +366,15 @@ class TaskRunner:
         if worker is not None:
             self._serve_worker(worker, connection)
         elif task is not None:
+            self._note_arrival(task, hello["rank"])
             send_call(connection, task.call())
             answer_of(connection, functools.partial(self._note_answer, task, hello["rank"]))
+
+    def _note_arrival(self, task: Task, rank: int) -> None:
+        with self._lock:
+            task.arrived.add(rank)
+            if len(task.arrived) == task.ranks:
+                self._note_room(task)
 
     def _note_answer(self, task: Task, rank: int, answer: Dict[str, Any]) -> None:
         """Rank 0's is the task's, and before it the first exception of any rank. The others' say that they have come to their end."""
@@ -378,6 +388,7 @@ class TaskRunner:
         """A warm worker takes one call after the other, until there is none for it."""
         with self._lock:
             worker.connected = True
+            self._without_room_since = None
         self._schedule()
         while True:
             task = worker.next_task()
@@ -446,8 +457,13 @@ class TaskRunner:
         """Decides what the end of a process is for its task: the result, another start, or a failure."""
         if task.timer is not None:
             task.timer.cancel()
-        if message.get("refused") or message.get("starved"):  # it has not begun
-            self._start_again(task, 0.5, costs=False)
+        if message.get("starved") and not task.ended_by_us:
+            self._wait_for_room(task, _readable(str(message.get("why_not", ""))))
+            return
+        if not message.get("refused"):
+            self._note_room(task)
+        if message.get("refused") and not task.ended_by_us:
+            self._look_again(task, 0.5)
         elif message["exit_code"] == _STOPPED and not task.ended_by_us:
             self._start_again(task, 0.0, costs=False)
         elif task.answer is not None and task.has_returned():
@@ -461,6 +477,28 @@ class TaskRunner:
             failed = TaskFailed.of(task, message)
             self._complete(task, lambda: task.future.set_exception(failed))
 
+    def _note_room(self, task: Task) -> None:
+        """A start has found all that it needs."""
+        task.starts_without_room = 0
+        self._without_room_since = None
+
+    def _wait_for_room(self, task: Task, why: str) -> None:
+        """There were no processes, descriptors or memory to start it with. Tasks that end give back some: while one runs, it waits."""
+        now = time.monotonic()
+        self._without_room_since = self._without_room_since or now
+        others_run = any(other.starts_without_room == 0 for other in self._running.values()) or any(worker.task for worker in self._workers.values())
+        if now - self._without_room_since >= _SHORTAGE_PATIENCE and not others_run:
+            self._fail(task, f"could not be started: no start found room for {_SHORTAGE_PATIENCE:g} s ({why})")
+            return
+        if task.starts_without_room == 0:
+            say(f"muster.Executor: info: task '{task.name}' could not begin ({why}), and starts again")
+        self._look_again(task, task.next_pause_without_room())
+
+    def _look_again(self, task: Task, pause: float) -> None:
+        """The start was none."""
+        task.forget_start()
+        self._wait_and_start(task, pause)
+
     def _judge_answer(self, task: Task, answer: Dict[str, Any]) -> None:
         if answer["kind"] == "raised" and task.retries > 0:
             self._retry(task)
@@ -473,6 +511,9 @@ class TaskRunner:
 
     def _start_again(self, task: Task, pause: float, costs: bool) -> None:
         task.prepare_another(costs)
+        self._wait_and_start(task, pause)
+
+    def _wait_and_start(self, task: Task, pause: float) -> None:
         self._waiting.add(task, ready=False)
         self._timers.after(pause, functools.partial(self._on_pause_over, task))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import contextlib
 import os
 import weakref
 from typing import TYPE_CHECKING, Any, Iterable, List, Set, TypeVar
@@ -15,14 +16,15 @@ if TYPE_CHECKING:
 
 _Member = TypeVar("_Member")
 
+_MOST_READS = 300
+
 
 def _members_of(members: Iterable[_Member]) -> List[_Member]:
     """Of a set to which another thread, or the garbage collector, may add one meanwhile: then it is read once more."""
-    while True:
-        try:
+    for _ in range(_MOST_READS):
+        with contextlib.suppress(RuntimeError):
             return list(members)
-        except RuntimeError:
-            continue
+    return list(members)
 
 
 class Unasked:

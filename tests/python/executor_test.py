@@ -1,12 +1,13 @@
 """muster.Executor, used as its users do."""
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import unittest
 
-from package import PackageCase
+from package import ROOT, PackageCase
 from spawn_test import script
 
 
@@ -305,6 +306,27 @@ class Tasks(PackageCase):
             """))
         self.assertEqual((code, out), (0, "1-one.2 True\n"), err)
 
+    def test_a_folder_that_could_not_be_made_is_nobody_s_to_remove(self):
+        """Another executor of the same run's folder has made one of that name meanwhile, and the disk is full."""
+        for ends in ("None", "TaskFailed"):
+            code, out, err = self.run_script(script(f"""
+                def end():
+                    if {ends!r} != "None": os._exit(1)
+                if __name__ == "__main__":
+                    pathlib.Path("sitecustomize.py").write_text('\\n'.join([
+                        "import os",
+                        "mkdir = os.mkdir",
+                        "def of_another(path, *more):",
+                        "    mkdir(path, *more)",
+                        "    if path.endswith('-one'): raise OSError(28, 'No space left on device')",
+                        "os.mkdir = of_another"]))
+                    os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
+                    with muster.Executor(cpu_slots=1, warm=True, run_dir="run{ends}") as pool:
+                        print(type(pool.submit(end, name="one").exception()).__name__)
+                    print(os.path.isdir("run{ends}/1-one"))
+                """))
+            self.assertEqual((code, out.split()), (0, ["NoneType" if ends == "None" else ends, "True"]), err)
+
     def test_an_exception_that_cannot_be_made_again_is_told(self):
         self.must_print(script("""
             import threading
@@ -415,6 +437,28 @@ class Tasks(PackageCase):
                     print(future.result(), future.attempts)
                     print(stopped.result(), stopped.attempts)
             """), "2 3\nNone 2\n")
+
+    @unittest.skipIf(os.geteuid(), "another user is needed, who has no process")
+    def test_ranks_that_never_find_processes_are_a_failure(self):
+        """The other user may read nothing of the tester's, and has copies."""
+        shutil.copytree(ROOT / "python" / "muster", self.folder / "muster", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(os.environ["MUSTER_PROGRAM"], self.folder / "program")
+        self.folder.chmod(0o777)
+        path = self.write(script("""
+            import muster._task_runner
+            muster._task_runner._SHORTAGE_PATIENCE = 1.0
+            if __name__ == "__main__":
+                with muster.Executor(cpu_slots=60, run_dir="run") as pool:  # whose threads take what there is
+                    future = pool.submit(muster.rank, ranks=50)
+                    print(str(future.exception()).partition(";")[0], future.attempts)
+            """))
+        user = str(100_000 + os.getpid() % 100_000)
+        done = subprocess.run(["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "prlimit", "--nproc=30", "python3", "-B", path.name],
+                              cwd=self.folder, timeout=300, capture_output=True, text=True, check=False,
+                              env={**self.environment, "PYTHONPATH": str(self.folder), "MUSTER_PROGRAM": str(self.folder / "program"), "HOME": str(self.folder)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("task 'rank' could not be started: no start found room for 1 s (", done.stdout)
+        self.assertEqual(done.stderr.count("could not begin ("), 1, done.stderr)
 
     def test_a_time_limit_ends_a_task(self):
         self.must_print(script("""
