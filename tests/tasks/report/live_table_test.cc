@@ -124,7 +124,7 @@ TEST(LiveTable, AStartWithoutRoomIsToldOnceForEachReason) {
     refuse("no processes", true);
     refuse("another job was faster", false);
     table.started(0, attempt);
-    table.ended(0, {.state = TaskState::waiting, .reason = "exit code 1", .attempts = {attempt}});
+    table.ended(0, {.state = TaskState::waiting, .attempts = {attempt}, .reason = "exit code 1"});
     refuse("no processes", true);
   }
   const std::string started = "[muster] a started on " + describe_devices(TaskAttempt{}) + "\n";
