@@ -108,6 +108,7 @@ Orders Coordinator::on_tick(TimePoint now) {
   const bool has_round = is_one_of(phase_, Phase::running, Phase::stopping);
   if (has_round && all_ended())
     round_over();
+  let_newcomers_into_free_places();
   if (phase_ == Phase::gathering)
     try_to_start();
   return std::exchange(orders_, {});

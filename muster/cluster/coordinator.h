@@ -166,6 +166,7 @@ class Coordinator {
   const std::string* holder_of(const std::optional<int>& node_rank) const;
   std::optional<std::string> same_agent(const HostFacts& facts) const;
   void forget_newcomer(const std::string& id);
+  void let_newcomers_into_free_places();
   void let_newcomers_in(const std::string& place);
   std::string obstacle_to_joining(const HostFacts& facts) const;  // empty: it may join
   void do_without(const std::string& id, const std::string& error);

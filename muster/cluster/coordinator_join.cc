@@ -77,6 +77,8 @@ bool Coordinator::turn_away_second_agent(const Order& order) {
   std::string second = order.hosts.at(shared->second);
   if (members_.at(second).seniority > 0)
     std::swap(first, second);
+  if (rules_.sees_ends_late && members_.at(second).seniority > 0)
+    return false;  // both are of the round
   const auto why = cat(
       "agents ",
       name_of(first),
@@ -187,7 +189,17 @@ void Coordinator::forget_newcomer(const std::string& id) {
   std::erase_if(newcomers_, [&](const auto& entry) { return entry.second.join.from == id; });
 }
 
-// Called when the member whose place they want has gone.
+// Members go in several ways: lost, or with their ranks, or set aside.
+void Coordinator::let_newcomers_into_free_places() {
+  StringSet places;
+  for (const auto& [place, newcomer] : newcomers_)
+    if (!members_.contains(place))
+      places.insert(place);
+  for (const std::string& place : places)
+    let_newcomers_in(place);
+}
+
+// The member whose place they want has gone.
 void Coordinator::let_newcomers_in(const std::string& place) {
   Reports joins;
   const auto [first, last] = newcomers_.equal_range(place);

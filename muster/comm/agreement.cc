@@ -29,8 +29,6 @@ constexpr std::chrono::microseconds kLongestLook{100'000};
 constexpr std::chrono::microseconds kHeadStart = 4 * kLongestLook;
 // Calls may have ever new shapes. After so many signatures the first ones are new again.
 constexpr size_t kMostKnown = 10'000;
-// Signatures of this rank that stay in the store.
-constexpr size_t kMostPublished = 64;
 // No rank publishes this.
 const std::string kNothing = "?";
 
@@ -47,13 +45,9 @@ std::string Agreement::key(int64_t sequence, int rank) const {
   return cat("call/", sequence, "/", rank);
 }
 
-// What nobody has asked for in so many later ones is not asked for any more.
 void Agreement::publish(int64_t sequence, const std::string& signature) {
-  if (!published_.insert(sequence).second)
-    return;
-  store_->set(key(sequence, rank_), signature);
-  if (published_.size() > kMostPublished)
-    store_->deleteKey(key(published_.extract(published_.begin()).value(), rank_));
+  if (published_.insert(sequence).second)
+    store_->set(key(sequence, rank_), signature);
 }
 
 void Agreement::show(int64_t sequence, const std::string& signature) {
@@ -74,8 +68,9 @@ void Agreement::compare(int64_t sequence,
                         const std::string& theirs) const {
   if (theirs == mine)
     return;
-  if (theirs == kGivenUp) {
+  if (theirs == kThrown)
     note_lost_rank(names_[other]);
+  if (theirs == kGivenUp || theirs == kThrown) {
     throw Error(ErrorCode::peer_failed,
                 "collective #",
                 sequence,
@@ -85,8 +80,9 @@ void Agreement::compare(int64_t sequence,
                 names_.group(),
                 ": rank ",
                 names_[other],
-                " has ended with an error, or given up the group after a call that failed; see its "
-                "error, or make a new group");
+                theirs == kThrown
+                    ? " has ended with an error; see what it says"
+                    : " has given up the group after a call that failed; make a new one");
   }
   if (mine == kLeaving)
     throw left_alone(sequence, names_[other], theirs);
@@ -180,10 +176,16 @@ void Agreement::look_again(int64_t sequence, const std::string& signature) {
   }
 }
 
-void Agreement::give_up(int64_t sequence) {
+void Agreement::take_back(int64_t sequence) {
+  const Lock lock(mutex_);
+  if (published_.erase(sequence) != 0)
+    store_->deleteKey(key(sequence, rank_));
+}
+
+void Agreement::give_up(int64_t sequence, const char* word) {
   const Lock lock(mutex_);
   try {
-    publish(sequence, kGivenUp);
+    publish(sequence, word);
   } catch (const std::exception&) {
     // Whoever serves the store has gone: nobody reads it.
   }

@@ -34,6 +34,9 @@ inline constexpr auto kLeaving = "shutdown";
 // A rank that has given up the group after a failure publishes this where its next call would be.
 inline constexpr auto kGivenUp = "gave up the group";
 
+// The same of one whose group was ended by an exception of the program.
+inline constexpr auto kThrown = "ended by an exception";
+
 class Agreement {
  public:
   // Messages call the ranks by `names`, or without any by their own numbers.
@@ -51,8 +54,11 @@ class Agreement {
   // Only publishes: for an operation that stays unanswered while nobody here waits for it.
   void show(int64_t sequence, const std::string& signature);
 
+  // Of an operation that was shown and is over: all ranks have come to it.
+  void take_back(int64_t sequence);
+
   // Says that this rank makes no more calls, so that nobody waits for the one at `sequence`.
-  void give_up(int64_t sequence);
+  void give_up(int64_t sequence, const char* word = kGivenUp);
 
   // Warns of ranks that have not come to an operation for which this one waits.
   void tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);

@@ -90,6 +90,16 @@ void show(const Work::State& state) {
   }
 }
 
+// What has failed stays there for the others.
+void take_back(const Work::State& state) {
+  try {
+    if (state.work->isCompleted() && !state.work->exception())
+      state.agreement->take_back(state.sequence);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
 }  // namespace
 
 LateWatch::~LateWatch() {
@@ -142,6 +152,11 @@ void LateWatch::look_at_host(UniqueLock& lock) {
   for (auto next = watched_.begin(); next != watched_.end();) {
     const auto state = next->state.lock();
     if (!state || state->waited || state->work->isCompleted()) {
+      if (state && next->is_shown) {
+        lock.unlock();
+        take_back(*state);
+        lock.lock();
+      }
       next = watched_.erase(next);
       continue;
     }

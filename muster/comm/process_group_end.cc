@@ -75,7 +75,7 @@ void await_departures(ProcessGroup::State& state) {
 ProcessGroup::State::~State() {
   const bool is_failing = std::uncaught_exceptions() > 0 && !*abandoned;
   if (agreement && is_failing && !fork.in_child())
-    agreement->give_up(sequence);
+    agreement->give_up(sequence, kThrown);
   if (fork.in_child()) {
     (void)group.release();
     (void)late_watch.release();

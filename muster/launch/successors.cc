@@ -124,6 +124,7 @@ void Successors::go_on(const NextGeneration& next) {
     pause_ = processes_.loop().call_at(shortage_.next_try(why), later);
     return;
   }
+  shortage_.end();
   generation_ = next.number;
   asked_ = some_have_ended_ = false;
   forget_replaced();

@@ -106,6 +106,7 @@ class Task:
     answered: Set[int] = field(default_factory=set)  # ranks
     arrived: Set[int] = field(default_factory=set)  # those that run
     starts_without_room: int = 0  # one after the other, which found no processes, descriptors or memory
+    without_room_since: float = 0.0  # of the first of these
     ended_by_us: str = ""
     timer: Optional[Timer] = None
 
@@ -162,7 +163,7 @@ class Task:
     def next_pause(self) -> float:
         """Seconds before another start: one, and twice as long after each further failure."""
         self.failures += 1
-        return min(2.0 ** (self.failures - 1), _LONGEST_PAUSE)
+        return min(2.0 ** min(self.failures - 1, 16), _LONGEST_PAUSE)
 
     def forget_start(self) -> None:
         """It never began."""
@@ -171,7 +172,7 @@ class Task:
     def next_pause_without_room(self) -> float:
         """Seconds before it looks for room again: half of one, and twice as long after each further start without."""
         self.starts_without_room += 1
-        return min(2.0 ** (self.starts_without_room - 2), _LONGEST_PAUSE_WITHOUT_ROOM)
+        return min(2.0 ** min(self.starts_without_room - 2, 8), _LONGEST_PAUSE_WITHOUT_ROOM)
 
     def prepare_another(self, costs: bool) -> None:
         self.attempt += 1

@@ -53,7 +53,7 @@ class TaskRunner:
         self._most_ranks = 0  # at a time
         self._closing = False
         self._looks_for_others = False
-        self._without_room_since: Optional[float] = None  # since then no start has found the processes, descriptors and memory for it
+        self._last_room = 0.0  # when a start found the processes, descriptors and memory for it
         self._edited: Set[str] = set()
         self._unasked = Unasked()
         self._is_parents = False  # in a child that was forked
@@ -388,7 +388,7 @@ class TaskRunner:
         """A warm worker takes one call after the other, until there is none for it."""
         with self._lock:
             worker.connected = True
-            self._without_room_since = None
+            self._last_room = time.monotonic()
         self._schedule()
         while True:
             task = worker.next_task()
@@ -480,14 +480,15 @@ class TaskRunner:
     def _note_room(self, task: Task) -> None:
         """A start has found all that it needs."""
         task.starts_without_room = 0
-        self._without_room_since = None
+        self._last_room = time.monotonic()
 
     def _wait_for_room(self, task: Task, why: str) -> None:
         """There were no processes, descriptors or memory to start it with. Tasks that end give back some: while one runs, it waits."""
         now = time.monotonic()
-        self._without_room_since = self._without_room_since or now
+        if task.starts_without_room == 0:
+            task.without_room_since = now
         others_run = any(other.starts_without_room == 0 for other in self._running.values()) or any(worker.task for worker in self._workers.values())
-        if now - self._without_room_since >= _SHORTAGE_PATIENCE and not others_run:
+        if now - max(task.without_room_since, self._last_room) >= _SHORTAGE_PATIENCE and not others_run:
             self._fail(task, f"could not be started: no start found room for {_SHORTAGE_PATIENCE:g} s ({why})")
             return
         if task.starts_without_room == 0:

@@ -3,10 +3,9 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
-import contextlib
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable, List, Set, TypeVar
+from typing import TYPE_CHECKING, Any, List, Set, TypeVar
 
 from muster._streams import say
 from muster.errors import text_of
@@ -16,15 +15,11 @@ if TYPE_CHECKING:
 
 _Member = TypeVar("_Member")
 
-_MOST_READS = 300
 
-
-def _members_of(members: Iterable[_Member]) -> List[_Member]:
-    """Of a set to which another thread, or the garbage collector, may add one meanwhile: then it is read once more."""
-    for _ in range(_MOST_READS):
-        with contextlib.suppress(RuntimeError):
-            return list(members)
-    return list(members)
+def _members_of(members: "weakref.WeakSet[_Member]") -> List[_Member]:
+    """Of a set to which another thread, or the garbage collector, may add one meanwhile: its references are copied in one step."""
+    found = [reference() for reference in list(members.data)]
+    return [member for member in found if member is not None]
 
 
 class Unasked:
@@ -76,6 +71,6 @@ _with_more: Set[Unasked] = set()
 @atexit.register
 def _tell_of_all() -> None:
     """Futures that the program still has would go one by one after this, when much of Python is gone."""
-    for unasked in [*_members_of(_all), *_members_of(_with_more)]:
+    for unasked in [*_members_of(_all), *list(_with_more)]:
         unasked.note_all()
         unasked.tell_of_more()

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "muster/base/contains.h"
 #include "muster/base/strings.h"
 #include "tests/cluster/coordinator_world.h"
 
@@ -369,6 +370,31 @@ TEST(Coordinator, AHostThatLeftMayBeGoneBeforeTheOthersHaveStopped) {
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(orders[0].kind, Kind::start);
   EXPECT_THAT(orders[0].hosts, ElementsAre("id-a"));
+}
+
+// As when a service is started again before its ranks have ended: nobody loses the first agent.
+TEST(Coordinator, ASecondAgentTakesThePlaceOfOneThatLeaves) {
+  CoordinatorRules rules = between(1, 3);
+  rules.sees_ends_late = true;
+  World world(rules);
+  const auto join = [&](const std::string& id) {
+    HostFacts facts = facts_of("b");
+    facts.id = id;
+    facts.host.gpus = {Gpu{.uuid = {"GPU-0"}, .model = "Test GPU", .memory_total_bytes = 1 << 30}};
+    return world.report({.kind = Report::Kind::join, .from = id, .facts = facts});
+  };
+  world.join("a");
+  join("id-b");
+  world.after(std::chrono::minutes(1));
+  EXPECT_THAT(join("id-b2"), IsEmpty()) << "the first may have ended";
+  world.report({.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
+  Orders orders = world.end("a", 1);
+  const Orders later = world.after(std::chrono::minutes(1));
+  orders.insert(orders.end(), later.begin(), later.end());
+  const auto is_with_it = [](const Order& order) {
+    return order.kind == Kind::start && contains(order.hosts, "id-b2");
+  };
+  EXPECT_TRUE(any_of(orders, is_with_it));
 }
 
 TEST(Coordinator, AHostThatCannotStartEndsTheJobWithItsReason) {

@@ -335,6 +335,7 @@ class ComingAndGoing(ElasticHosts):
         self.wait_until_said(r"a replacement is started in .*\(6 of 9 restarts\)")
         self.agents[1].terminate()
         self.assertEqual(self.agents[1].wait(60), 75, self.said().stderr)
+        self.wait_until_said(r"(?s)begin rank 0 pid \d+ generation [7-9].*step \d+ at")  # it hears the signal now
         self.agents[0].terminate()
         done = self.finish()
         self.assertEqual(done.codes, [75, 75], done.stdout + done.stderr)

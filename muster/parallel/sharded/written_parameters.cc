@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
@@ -22,8 +23,12 @@ constexpr int64_t kSampledValues = 64;  // of a parameter, evenly spaced
 
 // A perturbation that is subtracted again leaves roundings.
 bool has_changed(const Tensor& now, const Tensor& before) {
+  if (before.numel() == 0)
+    return false;
   const double relative = roundings_of(before.scalar_type());
   const double absolute = relative * before.abs().max().item<double>();
+  if (!std::isfinite(absolute))
+    return !now.equal(before);
   return !at::allclose(now, before, relative, absolute, /*equal_nan=*/true);
 }
 
