@@ -54,7 +54,7 @@ class Agreement {
   // Only publishes: for an operation that stays unanswered while nobody here waits for it.
   void show(int64_t sequence, const std::string& signature);
 
-  // Of an operation that was shown and is over: all ranks have come to it.
+  // Of an operation that was shown and to which all ranks have come.
   void take_back(int64_t sequence);
 
   // Says that this rank makes no more calls, so that nobody waits for the one at `sequence`.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <string_view>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
@@ -90,10 +91,17 @@ void show(const Work::State& state) {
   }
 }
 
+// Nobody ends such an operation before all have come to it.
+bool is_met_by_all(std::string_view operation) {
+  return is_one_of(
+      operation, "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier");
+}
+
 // What has failed stays there for the others.
 void take_back(const Work::State& state) {
   try {
-    if (state.work->isCompleted() && !state.work->exception())
+    const bool is_over = state.work->isCompleted() && !state.work->exception();
+    if (is_over && is_met_by_all(state.operation))
       state.agreement->take_back(state.sequence);
   } catch (const std::exception&) {
     return;

@@ -18,7 +18,7 @@ _Member = TypeVar("_Member")
 
 def _members_of(members: "weakref.WeakSet[_Member]") -> List[_Member]:
     """Of a set to which another thread, or the garbage collector, may add one meanwhile: its references are copied in one step."""
-    found = [reference() for reference in list(members.data)]
+    found = [reference() for reference in list(vars(members)["data"])]
     return [member for member in found if member is not None]
 
 

@@ -439,7 +439,6 @@ TEST(Combined, AFileOfOneUndividedLayerIsAnErrorToo) {
   });
 }
 
-// The norm over the ranks of dp would be that of one part, and another on each rank of tp.
 // Each rank's line search would be of its own part.
 TEST(Combined, LbfgsOverPartsIsRefusedInItsFirstStep) {
   const auto step_by_lbfgs = [](const std::vector<at::Tensor>& parameters, const auto& loss_of) {
@@ -506,6 +505,7 @@ TEST(Combined, LbfgsMayTrainAnInputOfFrozenDividedLayers) {
   });
 }
 
+// The norm over the ranks of dp would be that of one part, and another on each rank of tp.
 TEST(Combined, ANormOfShardedPartsOfDividedLayersIsRefused) {
   run_ranks(4, [&](ProcessGroup& group) {
     at::set_num_threads(1);

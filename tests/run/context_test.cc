@@ -396,6 +396,16 @@ TEST(OwnLoaders, ThatGiveEveryRankEverythingAreSaid) {
   EXPECT_EQ(said.find("each of the 2 ranks"), said.rfind("each of the 2 ranks")) << "once";
 }
 
+TEST(OwnLoaders, AStreamThatGivesEveryRankEverythingIsSaid) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [](ProcessGroup& group) {
+    const OwnLoaders rules(check_of_own_loaders(group));
+    StreamLoader stream(Sevens(), {.batch_size = 2});
+    train_on(stream);
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("each of the 2 ranks trains on"));
+}
+
 TEST(OwnLoaders, ThatEvaluateAreLeftAlone) {
   run_ranks(2, [](ProcessGroup& group) {
     const OwnLoaders rules(check_of_own_loaders(group));
