@@ -377,16 +377,17 @@ TEST(Coordinator, ASecondAgentTakesThePlaceOfOneThatLeaves) {
   CoordinatorRules rules = between(1, 3);
   rules.sees_ends_late = true;
   World world(rules);
-  const auto join = [&](const std::string& id) {
-    HostFacts facts = facts_of("b");
+  const auto join = [&](const std::string& id, const std::string& host) {
+    HostFacts facts = facts_of(host);
     facts.id = id;
-    facts.host.gpus = {Gpu{.uuid = {"GPU-0"}, .model = "Test GPU", .memory_total_bytes = 1 << 30}};
+    facts.host.gpus = {
+        Gpu{.uuid = {cat("GPU-", host)}, .model = "Test GPU", .memory_total_bytes = 1 << 30}};
     return world.report({.kind = Report::Kind::join, .from = id, .facts = facts});
   };
-  world.join("a");
-  join("id-b");
+  join("id-a", "a");
+  join("id-b", "b");
   world.after(std::chrono::minutes(1));
-  EXPECT_THAT(join("id-b2"), IsEmpty()) << "the first may have ended";
+  EXPECT_THAT(join("id-b2", "b"), IsEmpty()) << "the first may have ended";
   world.report({.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
   Orders orders = world.end("a", 1);
   const Orders later = world.after(std::chrono::minutes(1));
